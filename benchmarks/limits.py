@@ -36,7 +36,7 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 
 NOT_MEASURED = "not measured"
 HIDDEN = (128, 128, 128)
-SWEEPS = ("edge_mlp_h200.json", "edge_mlp_transforms_h200.json")
+SWEEPS = ("edge_mlp_h200.json", "edge_mlp_transforms_h200.json", "edge_mlp_more_h200.json")
 # Records of two source trees that were timed in turn.
 DENSITY, VMC = "density_revisions_h200.json", "vmc_steps_h200.json"
 SCANNED = re.compile(r"\d+ steps in a program, Metropolis")
@@ -175,7 +175,9 @@ def _swept_row(records: Records, precision: str) -> tuple[dict[str, Any] | None,
 
 
 def _mlp_of(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(row[name] for name in ("hidden", "activation", "transform", "weights", "precision"))
+    names = "hidden", "activation", "transform", "weights", "precision"
+    channels = row.get("channels", CHANNELS)
+    return *(row[name] for name in names), *([] if channels == CHANNELS else [f"{channels} channels"])
 
 
 def _sweep(records: Records, label: str, names: Sequence[str] = SWEEPS[:1]) -> list[dict[str, Any]]:
@@ -211,8 +213,9 @@ def any_sequential(records: Records, rates: Rates) -> Work:
     rows = rows + older
     ratios = [row["eager_over_flat"] for row in rows]
     worst = rows[ratios.index(min(ratios))]
-    features = CHANNELS if worst["transform"].startswith("nonlinear") else 0
-    widths = (COORDINATES + features, *map(int, worst["hidden"].split(",")), CHANNELS)
+    channels = worst.get("channels", CHANNELS)
+    features = channels if worst["transform"].startswith("nonlinear") else 0
+    widths = (COORDINATES + features, *map(int, worst["hidden"].split(",")), channels)
     precision = worst["precision"]
     is_known = precision in rates.per_s
     floor_s = rates.seconds(precision, edge_mlp_operations(widths)) if is_known else None

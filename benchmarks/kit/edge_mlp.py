@@ -3,14 +3,18 @@
     python benchmarks/kit/edge_mlp.py measure --before OLD/src --revision REVISION -o RECORD
     python benchmarks/kit/edge_mlp.py measure --cases 1 --precision bf16 -o RECORD      # the first case alone
     python benchmarks/kit/edge_mlp.py measure --pick attention max 256,256,256 -o RECORD   # these cases
+    python benchmarks/kit/edge_mlp.py measure --more -o RECORD   # more inputs and outputs; the slowest
     python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
+    python benchmarks/kit/edge_mlp.py forecast benchmarks/results/edge_mlp_h200.json    # without a GPU
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
 
-A random graph with 1 M edges and 31,250 points on either side, 3 coordinates and 16 channels; the gradients
+A random graph with 1 M edges and 31,250 points on either side, 3 coordinates and 16 channels, or those of a
+case; the gradients
 are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
 turn. Peaks are allocated bytes beside the inputs, of a separate step. The record is written after every case;
 `way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of `tile_mlp` or `wide_mlp`, else as
-`flat_path` names it.
+`flat_path` names it. `forecast` adds to the rows of the newest code what `pinchpoint predict` says about
+`train`, two training steps of the same case, as `flat_forecast_bytes`.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ class Case(NamedTuple):
     activation: str = "GELU"
     transform: str = "linear"
     weights: str = "mean"
+    channels: int = CHANNELS
 
 
 def cases() -> list[Case]:
@@ -71,9 +76,29 @@ def cases() -> list[Case]:
     return list(dict.fromkeys([*first, *kinds, *sweep]))
 
 
+def more_cases() -> list[Case]:
+    """MLPs with up to 54 inputs and 64 outputs, and those that gain least over eager."""
+    return [
+        Case("128,128,128,128"),
+        Case("64,64,64,64"),
+        Case("128,128,128,128", "SiLU"),
+        Case("256,256,256,256", "SiLU"),
+        Case("256,256,256,256", "ReLU"),
+        Case("128,128,128", channels=64),
+        Case("64,64", channels=64),
+        Case("128,128", "SiLU", "nonlinear", channels=48),
+        Case("64,64", "ReLU", "nonlinear", channels=32),
+        Case("256", "SiLU", channels=64),
+        Case("256,256", channels=64),
+        Case("256,256", "SiLU", "nonlinear", channels=48),
+        Case("16,16", "tanh", "nonlinear", channels=48),
+        Case("128,128,128,128", channels=64),
+    ]
+
+
 def mlp_of(case: Case) -> nn.Sequential:
-    wide = 6 + (CHANNELS if case.transform.startswith("non") else 0)
-    widths = [wide, *map(int, case.hidden.split(",")), CHANNELS]
+    wide = 6 + (case.channels if case.transform.startswith("non") else 0)
+    widths = [wide, *map(int, case.hidden.split(",")), case.channels]
     parts: list[nn.Module] = []
     for i in range(len(widths) - 1):
         parts += [nn.Linear(widths[i], widths[i + 1]), ACTIVATIONS[case.activation]()]
@@ -93,10 +118,37 @@ def way_of(case: Case, precision: str, device: str = "cuda") -> str:
 
 def step_of(case: Case, precision: str) -> Callable[[str], list[Tensor]]:
     """A training step, called with the memory mode; it returns the gradients."""
+    return _step_and_leaves(case, precision)[0]
+
+
+def train(case: Case, precision: str) -> None:
+    """Two training steps with `flat`, for a forecast."""
+    step, leaves = _step_and_leaves(case, precision)
+    optimizer = torch.optim.SGD(leaves, lr=0.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        _assign(leaves, step("flat"))
+        optimizer.step()
+
+
+def _assign(leaves: list[Tensor], gradients: list[Tensor]) -> None:
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        leaf.grad = gradient
+
+
+def resident_bytes(case: Case) -> int:
+    """The bytes of a case's inputs and of its graph."""
+    graph = 4 * EDGES + 8 * (POINTS + 1)
+    weights = sum(one.numel() for one in mlp_of(case).parameters())
+    return graph + 4 * (POINTS * (2 * 3 + case.channels) + weights)
+
+
+def _step_and_leaves(case: Case, precision: str) -> tuple[Callable[[str], list[Tensor]], list[Tensor]]:
+    """A training step, and what it differentiates by."""
     torch.manual_seed(0)
     mlp = mlp_of(case).cuda()
     x, y = (torch.rand(POINTS, 3, device="cuda") for _ in "xy")
-    f = torch.randn(POINTS, CHANNELS, device="cuda", requires_grad=True)
+    f = torch.randn(POINTS, case.channels, device="cuda", requires_grad=True)
     index = torch.randint(0, POINTS, (2, EDGES), device="cuda")
     options: dict[str, Any] = {"transform": case.transform, "weights": case.weights}
     leaves = [*mlp.parameters()] + ([] if case.transform == "linear_kernelonly" else [f])
@@ -112,7 +164,7 @@ def step_of(case: Case, precision: str) -> Callable[[str], list[Tensor]]:
             out = edge_transform(mlp, x, y, f, edges, memory=memory, **options)
         return list(torch.autograd.grad(out.float().square().mean(), leaves))
 
-    return step
+    return step, leaves
 
 
 class Steps:
@@ -282,11 +334,31 @@ def _line(row: dict[str, Any]) -> str:
     difference = row.get("gradient_difference")
     return (
         f"| {row['hidden']} | {row['activation']} | {row['transform']}, {row['weights']} "
-        f"| {row['precision']} | {row['eager_s'] * 1e3:.2f} ms | {row['flat_s'] * 1e3:.2f} ms "
+        f"| {row['channels']} | {row['precision']} "
+        f"| {row['eager_s'] * 1e3:.2f} ms | {row['flat_s'] * 1e3:.2f} ms "
         f"| {row['eager_over_flat']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}] "
         f"| {row['eager_peak_bytes'] / MIB:,.0f} | {row['flat_peak_bytes'] / MIB:,.0f} "
         f"| {'' if difference is None else f'{difference:.1e}'} |"
     )
+
+
+def forecast(path: Path) -> None:
+    """Add forecasts to the newest rows of a record, and print how far they are from what was measured."""
+    from pinchpoint import predict
+
+    record = json.loads(path.read_text())
+    for row in record["runs"][-1]["rows"]:
+        case = Case(*(row.get(name, CHANNELS) for name in Case._fields))
+        peak = predict(
+            __file__, args=("train", *map(str, case), row["precision"]), card="h200"
+        ).peak_allocated_bytes
+        row["flat_forecast_bytes"] = peak - resident_bytes(case)
+        share = peak / (row["flat_peak_bytes"] + resident_bytes(case)) - 1
+        print(
+            f"{' '.join(map(str, case))} {row['precision']}: {share:+.2%} of the peak with its inputs",
+            flush=True,
+        )
+    write_text(path, json.dumps(record, indent=1))
 
 
 def show(path: Path) -> str:
@@ -310,10 +382,12 @@ def show(path: Path) -> str:
 
 
 def _names(row: dict[str, Any]) -> tuple[str, str]:
-    """The network, with the transform and the weights if they are not `linear` and `mean`; the precision."""
+    """The network, with what is not `linear`, `mean` and 16 channels; the precision."""
     kinds = [
         row[name] for name, usual in (("transform", "linear"), ("weights", "mean")) if row[name] != usual
     ]
+    if (channels := row.get("channels", CHANNELS)) != CHANNELS:
+        kinds.append(f"with {channels} channels")
     return f"{row['hidden'].replace(',', ', ')} {' '.join([row['activation'], *kinds])}", row["precision"]
 
 
@@ -321,8 +395,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("measure", "compile", "serve", "show"), help="The action.")
-    parser.add_argument("record", nargs="?", type=Path, help="The record that `show` reads.")
+    parser.add_argument("what", choices=("measure", "compile", "serve", "train", "forecast", "show"))
+    parser.add_argument("words", nargs="*", help="The record; of `train`, a case and its precision.")
     parser.add_argument("-o", "--output", type=Path, help="The record that `measure` writes.")
     parser.add_argument("--before", type=Path, help="Source folder of the older code.")
     parser.add_argument("--revision", default="", help="The revision of the older code, for the record.")
@@ -337,6 +411,11 @@ def main() -> None:
     parser.add_argument(
         "--drop", nargs="+", metavar="WORD", default=[], help="Leave out cases with one of these."
     )
+    parser.add_argument(
+        "--more",
+        action="store_true",
+        help="Take MLPs with more inputs and outputs, and the slowest, instead.",
+    )
     parser.add_argument("--precision", choices=PRECISIONS, help="Take one precision. Default: both.")
     parser.add_argument(
         "--share", default="0/1", help="Take every N-th row from the I-th: I/N. Default: 0/1."
@@ -346,14 +425,19 @@ def main() -> None:
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
     listed = [
         case
-        for case in cases()[args.skip : args.cases]
+        for case in (more_cases() if args.more else cases())[args.skip : args.cases]
         if (not args.pick or set(args.pick) & set(case)) and not set(args.drop) & set(case)
     ]
     chosen = list(product(listed, [args.precision] if args.precision else PRECISIONS))
     part, parts = map(int, args.share.split("/"))
     chosen = chosen[part::parts]
     if args.what == "show":
-        print(show(args.record))
+        print(show(Path(args.words[0])))
+    elif args.what == "forecast":
+        forecast(Path(args.words[0]))
+    elif args.what == "train":
+        *words, channels, precision = args.words
+        train(Case(*words, int(channels)), precision)
     elif args.what == "serve":
         serve()
     elif args.what == "compile":

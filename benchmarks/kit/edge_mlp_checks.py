@@ -1,21 +1,27 @@
 """Compare the kernels of edge MLPs with float64 on a GPU, and write the table of the networks that use them.
 
     python benchmarks/kit/edge_mlp_checks.py check --seconds 80 --workers 6 -o CHECKS.jsonl
+    python benchmarks/kit/edge_mlp_checks.py check --compiled-for 8.0 --workers 12 -o COMPILED.jsonl
     python benchmarks/kit/edge_mlp_checks.py table CHECKS.jsonl --sweep SWEEP.json -o TABLE.py
-    python benchmarks/kit/edge_mlp_checks.py table CHECKS.jsonl --add --sweep SWEEP.json -o TABLE.py
-    python benchmarks/kit/edge_mlp_checks.py show
+    python benchmarks/kit/edge_mlp_checks.py table CHECKS.jsonl --add --sweep SWEEP.json ... -o TABLE.py
+    python benchmarks/kit/edge_mlp_checks.py table COMPILED.jsonl --add --compiled RECORD.json -o TABLE.py
 
 `check` writes a line for each network as soon as it is done: the largest error of the outputs, of the
 gradient of the inputs and of that of each parameter, and the largest share of what it may be, three times
 the error of eager in the same dtype. In float32, far_error is that of inputs whose columns differ by nine
 powers of 10, with one edge and one gradient a million times larger than the others; it is noted, and may be
 larger than eager's. Edges with a ReLU at its kink have no gradient (`relu_kinks`). Local memory is filled
-before each kernel (`local_memory_triton`). Each worker is a process, which is replaced if a kernel fails.
+before each kernel (`tile_kernels.local_memory_triton`). Each worker is a process, which is replaced if a
+kernel fails.
+With `--compiled-for`, the kernels are those of another compute capability: Triton compiles for it, and only
+ptxas translates what it wrote for the GPU that is there (`edge_mlp_compiled`). Each shape is compared with
+one activation, and so are wide MLPs. What it writes for 8.6 and 8.9 is the same as for 8.0.
 `table` writes the networks that passed as the source of `pinchpoint/kit/edges/tile_kernels/tested.py`, and
 names those of the present table that it does not have; with `--add`, networks of the present table that were
-not checked stay. SWEEP.json is a record of `edge_mlp.py measure`, whose rows count if they were timed by the
-kernels that all networks of their width and number of layers use.
-`show` prints the present table as in docs/toolkit/kit.md.
+not checked stay. SWEEP.json is a record of `edge_mlp.py measure`, whose rows count if they were timed by
+these kernels; without it, no network is slower.
+RECORD.json is that of `edge_mlp_compiled.py`: networks that fit other GPUs are used there unless their
+kernels failed.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import edge_mlp_compiled
 import relu_kinks
 import torch
 from torch import Tensor, nn
@@ -47,14 +54,15 @@ ACTIVATIONS: dict[str, Any] = {
     "GELU by tanh": lambda: nn.GELU(approximate="tanh"),
 }
 WITHOUT_BIAS = " without bias"
-KEYS = "widths", "activation", "dtype", "bias"  # of a job, which its result repeats
+# Of a job, which its result repeats; also `compiled_for`, the compute capability, if not that of the GPU.
+KEYS = "widths", "activation", "dtype", "bias"
 WIDTHS, LAYERS = (128, 64, 32, 16), (3, 2, 1, 4)
 JOB_SECONDS = 75.0  # a kernel that takes longer, with its compilation, has failed
 FAR_MOST = 1e-2  # the error if numbers of a tile are far from each other, where it may be larger than eager's
-SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-# The least errors that count: those of rounding, where eager's happens to be smaller.
-FLOORS = {"float32": 1e-6, "bfloat16": 6e-3, "float16": 1e-3}
-TABLE = '''"""The networks whose kernels were compared with float64 on an H200; others do not use them.
+# The least errors that count: those of rounding, where eager's happens to be smaller. Two fp16 parts have 22
+# bits, float32 has 24.
+FLOORS = {"float32": 2e-6, "bfloat16": 6e-3, "float16": 1e-3}
+TABLE = '''"""The networks whose kernels were compared with float64 on an H200, and what fits and is slow.
 
 Written by `benchmarks/kit/edge_mlp_checks.py table`.
 """
@@ -64,9 +72,11 @@ from __future__ import annotations
 # By dtype; by the padded width and the number of hidden layers, the padded inputs and outputs: activations.
 # "GELU by tanh" is GELU(approximate="tanh"); "GELU without bias" has linear layers without one.
 NETWORKS: dict[str, dict[tuple[int, int, int, int], tuple[str, ...]]] = {networks}
-# By dtype, by the padded width and the number of the hidden layers: the time of a training step in units of
-# that of eager, if it is longer.
-SLOWER: dict[str, dict[tuple[int, int], float]] = {slower}
+# Networks whose kernels fit into the shared memory of GPUs of other compute capabilities, and are right as
+# compiled for them: by the padded width and the number of hidden layers, the most padded inputs and outputs.
+COMPILED: dict[tuple[int, int], dict[str, dict[tuple[int, int], tuple[int, int]]]] = {compiled}
+# By dtype and the same shapes: the time of a training step in units of that of eager, if it is longer.
+SLOWER: dict[str, dict[tuple[int, int, int, int], float]] = {slower}
 '''
 
 
@@ -112,6 +122,34 @@ def networks() -> list[dict[str, Any]]:
     return [job for at, job in enumerate([*jobs, *half]) if job not in [*jobs, *half][:at]]
 
 
+def one_of_each_shape() -> list[dict[str, Any]]:
+    """Networks of each shape with one activation in bf16 and float32, and wide ones; the most used first."""
+    jobs = [job for job in networks() if job["dtype"] != "float16"]
+    names = list(ACTIVATIONS)
+    for layers, ends, dtype in product((3, 2, 4), ((6, 16), (22, 16), (63, 64)), ("bfloat16", "float32")):
+        widths, name = [ends[0], *(256,) * layers, ends[1]], names[(layers + ends[0]) % 4]
+        jobs.append({"widths": widths, "activation": name, "dtype": dtype, "bias": True})
+    first: dict[Any, dict[str, Any]] = {}
+    for job in jobs:
+        first.setdefault((job["dtype"], _shape(job)), job)
+    return list(first.values())
+
+
+def compiled_networks(capability: tuple[int, int]) -> list[dict[str, Any]]:
+    """Those of `one_of_each_shape` that run on GPUs of another compute capability."""
+    from pinchpoint.kit.edges import tile_mlp
+
+    return [
+        {**job, "compiled_for": ".".join(map(str, capability))}
+        for job in one_of_each_shape()
+        if tile_mlp.compiled_misfit(job["widths"], getattr(torch, job["dtype"]), capability) is None
+    ]
+
+
+def _is_wide(job: dict[str, Any]) -> bool:
+    return max(job["widths"][1:-1]) > 128 and len(job["widths"]) > 3
+
+
 def sequential(job: dict[str, Any], device: str) -> nn.Sequential:
     torch.manual_seed(1)
     parts: list[nn.Module] = []
@@ -139,9 +177,12 @@ def by_kernels(
 
     moves: with the gradient of the inputs.
     """
-    from pinchpoint.kit.edges import tile_mlp
+    from pinchpoint.kit.edges import tile_mlp, wide_mlp
 
-    network = tile_mlp.TileMLP(list(mlp), gradient.dtype, x)
+    layers: list[Any] = list(mlp)[0::2]
+    is_wide = _is_wide({"widths": [layer.in_features for layer in layers] + [0]})
+    make: Any = wide_mlp.wide_network if is_wide else tile_mlp.TileMLP
+    network = make(list(mlp), gradient.dtype, x)
     into = {at: torch.zeros_like(one) for at, one in enumerate(mlp.parameters())}
     results = []
     for begin, end in pairwise((0, *cuts, x.shape[0])):
@@ -156,14 +197,14 @@ def by_kernels(
 
 def _fill_local_memory(device: torch.device) -> None:
     if device.type == "cuda":
-        from local_memory_triton import fill_local_memory
+        from pinchpoint.kit.edges.tile_kernels.local_memory_triton import fill_local_memory
 
         fill_local_memory(device)
 
 
 def compare(job: dict[str, Any], device: str = "cuda", edges: int = EDGES) -> dict[str, Any]:
     """A network beside float64: all edges, few edges, short rounds and two chunks, and once more."""
-    from pinchpoint.kit.edges import tile_mlp
+    from pinchpoint.kit.edges import tile_mlp, wide_mlp
 
     dtype = getattr(torch, job["dtype"])
     mlp = sequential(job, device)
@@ -191,12 +232,12 @@ def compare(job: dict[str, Any], device: str = "cuda", edges: int = EDGES) -> di
     again = by_kernels(mlp, x, gradient)
     row: dict[str, Any] = {"same": all(map(torch.equal, results, again))}
     row["error"], row["share"] = worst(results, slice(None))
-    before = tile_mlp._BUFFER_BYTES
-    tile_mlp._BUFFER_BYTES = 2**20
+    before = tile_mlp._BUFFER_BYTES, wide_mlp._BUFFER_BYTES
+    tile_mlp._BUFFER_BYTES, wide_mlp._BUFFER_BYTES = 2**20, {2: 2**24, 4: 2**25}
     try:
         short = by_kernels(mlp, x, gradient, edges // 3 + 1)
     finally:
-        tile_mlp._BUFFER_BYTES = before
+        tile_mlp._BUFFER_BYTES, wide_mlp._BUFFER_BYTES = before
     row["rounds_error"], row["rounds_share"] = worst(short, slice(None))
     shares = [row["share"], row["rounds_share"]]
     if job["widths"][0] < 16:  # as of [y, x], which may not need a gradient: another kernel
@@ -207,8 +248,10 @@ def compare(job: dict[str, Any], device: str = "cuda", edges: int = EDGES) -> di
         far, steep = x * torch.logspace(-6, 3, x.shape[1], device=device), gradient.clone()
         far[edges // 2], steep[edges // 3] = far[edges // 2] * 1e6, steep[edges // 3] * 1e6
         row["far_error"], row["far_share"] = worst(by_kernels(mlp, far, steep), slice(None), far, steep)
-        shares.append(row["far_error"] / FAR_MOST)
-    tile = tile_mlp.backward_plan(job["widths"], dtype).edges
+        if not _is_wide(job):
+            shares.append(row["far_error"] / FAR_MOST)
+    capability = torch.cuda.get_device_capability()
+    tile = 64 if _is_wide(job) else tile_mlp.backward_plan(job["widths"], dtype, capability).edges
     for count in (1, tile - 1, tile + 1, 97):
         part = slice(0, count)
         row["few_error"], share = worst(by_kernels(mlp, x[part], gradient[part]), part)
@@ -217,14 +260,18 @@ def compare(job: dict[str, Any], device: str = "cuda", edges: int = EDGES) -> di
     return {**job, **row, "ok": bool(row["same"] and max(shares) < 1)}
 
 
-def work(to: Connection, device: str, edges: int) -> None:
-    """Answer jobs until a kernel fails."""
+def work(to: Connection, device: str, edges: int, capability: tuple[int, int] | None = None) -> None:
+    """Answer jobs until a kernel fails. capability: that for which the kernels are compiled."""
     torch.set_num_threads(1)
+    shared_bytes = [] if capability is None else edge_mlp_compiled.compile_for(capability)
     while True:
         job = to.recv()
         start = time.monotonic()
+        shared_bytes.clear()
         try:
             row = compare(job, device, edges)
+            if shared_bytes:
+                row["shared_bytes"] = max(shared_bytes)
         except Exception as problem:  # whatever it is, this network is not used
             to.send({**job, "ok": False, "problem": repr(problem)[-300:]})
             return  # a failed kernel makes its process useless
@@ -232,11 +279,19 @@ def work(to: Connection, device: str, edges: int) -> None:
 
 
 def check(
-    output: Path, jobs: list[dict[str, Any]], seconds: float, workers: int, device: str, edges: int
+    output: Path,
+    jobs: list[dict[str, Any]],
+    seconds: float,
+    workers: int,
+    device: str,
+    edges: int,
+    capability: tuple[int, int] | None = None,
 ) -> None:
     """Write a line for each job, as they end; networks that the file has already are not checked again."""
     before = output.read_text().splitlines() if output.exists() else []
-    known = [{key: row[key] for key in KEYS} for row in map(json.loads, before)]
+    known = [
+        {key: row[key] for key in (*KEYS, "compiled_for") if key in row} for row in map(json.loads, before)
+    ]
     jobs = [job for job in jobs if job not in known]
     context = multiprocessing.get_context("fork")
     end = time.monotonic() + seconds
@@ -251,7 +306,7 @@ def check(
 
         def begin() -> None:
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs, device, edges), daemon=True)
+            process = context.Process(target=work, args=(theirs, device, edges, capability), daemon=True)
             process.start()
             theirs.close()
             hand(ours, process)
@@ -296,16 +351,25 @@ def check(
 def latest(lines: list[str]) -> list[dict[str, Any]]:
     """The results in the lines of a file; of networks that were checked again, the last one."""
     rows = [json.loads(line) for line in lines]
-    return list({json.dumps([row[key] for key in KEYS]): row for row in rows}.values())
+    return list({json.dumps([row.get(key) for key in (*KEYS, "compiled_for")]): row for row in rows}.values())
 
 
-def table(rows: list[dict[str, Any]], sweep: list[dict[str, Any]], *, add: bool = False) -> str:
+def table(
+    rows: list[dict[str, Any]],
+    sweep: list[dict[str, Any]],
+    *,
+    record: list[dict[str, Any]] | None = None,
+    add: bool = False,
+) -> str:
     """The source of the table: networks that passed, and those that are slower than eager.
 
-    add: with the networks of the present table of whose shape none failed.
+    record: the rows of `edge_mlp_compiled.py`; None: what is compiled for other GPUs stays. add: with the
+    networks of the present table of whose shape none failed.
     """
     from pinchpoint.kit.edges.tile_mlp import pad_width
 
+    compiled = tested.COMPILED if record is None else _compiled(record, rows)
+    rows = [row for row in rows if "compiled_for" not in row]
     networks = _passed(rows)
     if add:
         failed = _failed(rows)
@@ -313,16 +377,14 @@ def table(rows: list[dict[str, Any]], sweep: list[dict[str, Any]], *, add: bool 
             for shape, names in own.items():
                 if (dtype, shape) not in failed:
                     networks.setdefault(dtype, {}).setdefault(shape, set()).update(names)
-    slower: dict[str, dict[tuple[int, int], float]] = {}
+    slower: dict[str, dict[tuple[int, int, int, int], float]] = {}
     for row in sweep:
         dtype = {"bf16": "bfloat16", "fp32": "float32"}[row["precision"]]
-        hidden = [int(width) for width in row["hidden"].split(",")]
-        shape = pad_width(max(hidden)), len(hidden)
-        wide = shape[0] > max(WIDTHS) and shape[1] > 1  # has kernels of its own (`wide_mlp`)
-        known = wide or any(own[:2] == shape for own in networks.get(dtype, {}))
+        hidden, channels = [int(width) for width in row["hidden"].split(",")], row.get("channels", 16)
+        inputs = 6 + (channels if row["transform"].startswith("nonlinear") else 0)
+        shape = pad_width(max(hidden)), len(hidden), pad_width(inputs + 1), pad_width(channels)
         # Timed by other kernels than such networks use now, a row says nothing about them.
-        way = "wide" if wide else "tiles"
-        if known and row["weights"] == "mean" and row["way"] == way:
+        if row["weights"] == "mean" and row["way"] in ("tiles", "wide"):
             times = round(1 / row["eager_over_flat"], 2), slower.get(dtype, {}).get(shape, 1)
             if max(times) > 1:
                 slower.setdefault(dtype, {})[shape] = max(times)
@@ -331,12 +393,38 @@ def table(rows: list[dict[str, Any]], sweep: list[dict[str, Any]], *, add: bool 
             dtype: {shape: tuple(sorted(names)) for shape, names in sorted(own.items())}
             for dtype, own in sorted(networks.items())
         },
+        compiled=compiled,
         slower=slower,
     )
 
 
+def _compiled(record: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[Any, Any]:
+    """By compute capability, dtype, padded width and number of hidden layers: the most inputs and outputs.
+
+    record: whether networks fit; rows: whether they are right.
+    """
+    wrong = _failed([row for row in rows if "compiled_for" in row])
+    right: dict[tuple[int, int], dict[str, dict[tuple[int, int], tuple[int, int]]]] = {}
+    closed: set[Any] = set()
+    for row in sorted(record, key=_shape):
+        capability, shape = _capability(row["capability"]), _shape(row)
+        if capability not in ((8, 0), (8, 9)):
+            continue
+        if not row["fits"] or (row["dtype"], shape) in wrong:
+            closed.add((capability, row["dtype"], shape[:2]))  # also to those with more inputs and outputs
+        elif (capability, row["dtype"], shape[:2]) not in closed:
+            right.setdefault(capability, {}).setdefault(row["dtype"], {})[shape[:2]] = shape[2:]
+    return {one: {dtype: own[dtype] for dtype in sorted(own)} for one, own in sorted(right.items())}
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, minor = map(int, text.split("."))
+    return major, minor
+
+
 def missing(rows: list[dict[str, Any]]) -> list[str]:
     """A sentence for each network of the present table that `table` leaves out."""
+    rows = [row for row in rows if "compiled_for" not in row]
     own = {(row["dtype"], _shape(row), _name(row)): row["ok"] for row in rows}
     passed = _passed(rows)
     lines = []
@@ -366,36 +454,6 @@ def _failed(rows: list[dict[str, Any]]) -> set[tuple[str, tuple[int, int, int, i
     return {(row["dtype"], _shape(row)) for row in rows if not row["ok"]}
 
 
-def show() -> str:
-    """The present table in Markdown: activations by hidden layers, inputs and outputs."""
-    every = {shape for own in tested.NETWORKS.values() for shape in own}
-    ends = sorted({shape[2:] for shape in every})
-    heads = [f"{_numbers(below, 1)} inputs, {_numbers(above)} outputs" for below, above in ends]
-    lines = [f"| hidden layers | {' | '.join(heads)} |", "|---" * (1 + len(ends)) + "|"]
-    for width, layers in sorted({shape[:2] for shape in every}):
-        cells = []
-        for end in ends:
-            precisions: dict[str, set[str]] = {}
-            for dtype, own in tested.NETWORKS.items():
-                for name in own.get((width, layers, *end), ()):
-                    precisions.setdefault(name, set()).add(SHORT[dtype])
-            cells.append(", ".join(name + _where(precisions[name]) for name in sorted(precisions)))
-        lines.append(f"| {layers}, widest {_numbers(width)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _numbers(padded: int, more: int = 0) -> str:
-    """Which numbers of columns are padded to so many, with `more` columns beside them."""
-    return f"up to {padded - more}" if padded == 16 else f"{padded // 2 + 1 - more} to {padded - more}"
-
-
-def _where(precisions: set[str]) -> str:
-    """What follows the name of an activation that was compared in these."""
-    if precisions == set(SHORT.values()):
-        return "\\*"
-    return "" if precisions == {"bf16", "fp32"} else f" ({', '.join(sorted(precisions))})"
-
-
 def _name(row: dict[str, Any]) -> str:
     """The activation, as the table names it."""
     return row["activation"] + ("" if row["bias"] else WITHOUT_BIAS)
@@ -414,29 +472,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("check", "table", "show"), help="The action.")
+    parser.add_argument("what", choices=("check", "table"), help="The action.")
     parser.add_argument("checks", nargs="?", type=Path, help="The results that `table` reads.")
-    parser.add_argument("-o", "--output", type=Path, help="The file to write, except by `show`.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="The file to write.")
     parser.add_argument("--add", action="store_true", help="`table` keeps networks that were not checked.")
-    parser.add_argument("--sweep", type=Path, help="A record of edge_mlp.py with networks slower than eager.")
+    parser.add_argument(
+        "--compiled", type=Path, help="A record of edge_mlp_compiled.py, by which `table` knows what fits."
+    )
+    parser.add_argument(
+        "--sweep",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="Records of edge_mlp.py, which has networks slower than eager.",
+    )
     parser.add_argument(
         "--seconds", type=float, default=600, help="Stop after so many seconds. Default: 600."
     )
     parser.add_argument("--workers", type=int, default=4, help="Processes. Default: 4.")
+    parser.add_argument(
+        "--compiled-for",
+        metavar="CAPABILITY",
+        help="`check` kernels of this compute capability, such as 8.0.",
+    )
     parser.add_argument("--device", default="cuda", help="Default: cuda.")
     parser.add_argument("--edges", type=int, default=EDGES, help=f"Default: {EDGES}.")
     args = parser.parse_args()
-    if args.what == "show":
-        print(show())
-        return
-    if args.output is None:
-        parser.error(f"`{args.what}` needs -o and the file to write.")
     if args.what == "check":
-        check(args.output, networks(), args.seconds, args.workers, args.device, args.edges)
+        capability = jobs = None
+        if args.compiled_for:
+            capability = _capability(args.compiled_for)
+            jobs = compiled_networks(capability)
+        jobs = networks() if jobs is None else jobs
+        check(args.output, jobs, args.seconds, args.workers, args.device, args.edges, capability)
         return
     rows = latest(args.checks.read_text().splitlines())
-    sweep = [] if args.sweep is None else json.loads(args.sweep.read_text())["runs"][-1]["rows"]
-    write_text(args.output, table(rows, sweep, add=args.add))
+    sweep = [row for file in args.sweep for row in json.loads(file.read_text())["runs"][-1]["rows"]]
+    record = None if args.compiled is None else json.loads(args.compiled.read_text())["rows"]
+    write_text(args.output, table(rows, sweep, record=record, add=args.add))
     for line in missing(rows):
         if not args.add or not line.endswith("not checked."):
             print(line)

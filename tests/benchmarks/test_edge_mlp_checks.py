@@ -45,6 +45,7 @@ def test_the_table_has_the_networks_that_passed() -> None:
     ]
     slow = {
         "hidden": "64,64",
+        "transform": "linear",
         "precision": "bf16",
         "weights": "mean",
         "eager_over_flat": 0.8,
@@ -55,6 +56,14 @@ def test_the_table_has_the_networks_that_passed() -> None:
         {**slow, "eager_over_flat": 0.5, "way": "layers"},  # not by the kernels
         {**slow, "hidden": "64", "eager_over_flat": 0.999},
         {**slow, "hidden": "16", "precision": "fp32", "eager_over_flat": 1.4},
+        {
+            **slow,
+            "hidden": "64",
+            "transform": "nonlinear",
+            "channels": 32,
+            "precision": "fp32",
+            "eager_over_flat": 0.9,
+        },
     ]
     names: dict[str, Any] = {}
     exec(script.table(rows, sweep), names)
@@ -62,7 +71,66 @@ def test_the_table_has_the_networks_that_passed() -> None:
         "bfloat16": {(64, 1, 16, 16): ("Tanh",), (64, 2, 16, 16): ("GELU",), (64, 2, 32, 16): ("SiLU",)},
         "float32": {(16, 1, 16, 16): ("ReLU without bias",)},
     }
-    assert names["SLOWER"] == {"bfloat16": {(64, 2): 1.25}}
+    assert names["SLOWER"] == {"bfloat16": {(64, 2, 16, 16): 1.25}, "float32": {(64, 1, 64, 32): 1.11}}
+
+
+def test_other_gpus_have_what_fits_and_is_right_as_compiled_for_them() -> None:
+    script = importlib.import_module("edge_mlp_checks")
+    ends = ([6, 16], [22, 16], [63, 64])
+
+    def compiled(hidden: list[int], capability: str, fits: tuple[bool, ...]) -> list[dict[str, Any]]:
+        widths = [[below, *hidden, above] for below, above in ends]
+        return [row(own, capability=capability, fits=fit) for own, fit in zip(widths, fits, strict=False)]
+
+    record = [
+        *compiled([64, 64], "8.0", (True, True, True)),
+        *compiled([64, 64], "8.9", (True, True, False)),
+        *compiled([64, 64], "8.6", (True, True, True)),  # uses those of 8.9
+        *compiled([128], "8.0", (True, False, True)),  # what is between does not fit
+        *compiled([128], "8.9", (False, False, False)),
+        *compiled([256, 256], "8.0", (True, True)),
+        *compiled([32], "9.0", (True, True, True)),
+    ]
+    rows = [
+        row([22, 256, 256, 16], compiled_for="8.0", ok=False),
+        row([6, 256, 256, 16], compiled_for="8.0"),
+        row([6, 32, 16], "SiLU"),
+    ]
+    names: dict[str, Any] = {}
+    exec(script.table(rows, [], record=record), names)
+    assert names["COMPILED"] == {
+        (8, 0): {"bfloat16": {(64, 2): (64, 64), (128, 1): (16, 16), (256, 2): (16, 16)}},
+        (8, 9): {"bfloat16": {(64, 2): (32, 16)}},
+    }
+    assert names["NETWORKS"] == {"bfloat16": {(32, 1, 16, 16): ("SiLU",)}}
+    exec(script.table(rows, []), names)
+    assert names["COMPILED"] == script.tested.COMPILED
+
+
+def test_the_docs_have_what_fits_other_gpus() -> None:
+    compiled = importlib.import_module("edge_mlp_checks").tested.COMPILED
+    docs = (FOLDER.parents[1] / "docs" / "toolkit" / "kit.md").read_text()
+    groups = [("1 to 4, widest up to 64", list(product((16, 32, 64), (1, 2, 3, 4))))]
+    groups += [(f"{layers}, widest 65 to 128", [(128, layers)]) for layers in (1, 2, 3, 4)]
+    groups += [("1, widest 129 to 256", [(256, 1)])]
+    groups += [("2 to 4, widest 129 to 256", [(256, layers) for layers in (2, 3, 4)])]
+    for name, shapes in groups:
+        cells = []
+        for capability, dtype in product(((8, 0), (8, 9)), ("bfloat16", "float32")):
+            (most,) = {compiled[capability][dtype].get(shape) for shape in shapes}
+            cells.append("none" if most is None else f"{most[0] - 1}, {most[1]}")
+        assert f"| {name} | {' | '.join(cells)} |\n" in docs
+
+
+def test_networks_for_other_gpus_have_one_activation_for_each_shape() -> None:
+    script = importlib.import_module("edge_mlp_checks")
+    jobs = script.compiled_networks((8, 0))
+    shapes = [(job["dtype"], script._shape(job)) for job in jobs]
+    assert len(set(shapes)) == len(shapes)
+    assert {job["compiled_for"] for job in jobs} == {"8.0"}
+    assert ("bfloat16", (256, 3, 32, 16)) in shapes and ("bfloat16", (256, 3, 64, 64)) not in shapes
+    assert set(script.ACTIVATIONS) == {job["activation"] for job in jobs}
+    assert len(script.compiled_networks((8, 9))) < len(jobs)
 
 
 def test_networks_that_were_not_checked_again_stay_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,24 +154,22 @@ def test_wide_networks_that_are_slower_than_eager_are_named() -> None:
     script = importlib.import_module("edge_mlp_checks")
     wide = {
         "hidden": "256,200",
+        "transform": "linear",
         "precision": "fp32",
         "weights": "mean",
         "eager_over_flat": 0.8,
-        "way": "pairs",
+        "way": "wide",
     }
     sweep = [
         wide,
-        {**wide, "hidden": "64,64", "way": "tiles"},  # not in the table: it does not run by the kernels
-        {
-            **wide,
-            "hidden": "256,256,256",
-            "way": "wide",
-        },  # one kernel per layer, as with one hidden layer alone
-        {**wide, "hidden": "256", "way": "wide", "eager_over_flat": 0.5},
+        {**wide, "eager_over_flat": 0.9},
+        {**wide, "eager_over_flat": 0.5, "way": "layers"},  # not by the kernels
+        {**wide, "eager_over_flat": 0.5, "weights": "max"},
+        {**wide, "hidden": "256", "way": "tiles", "eager_over_flat": 0.5, "channels": 64},
     ]
     names: dict[str, Any] = {}
     exec(script.table([], sweep), names)
-    assert names["SLOWER"] == {"float32": {(256, 2): 1.25, (256, 1): 2.0}}
+    assert names["SLOWER"] == {"float32": {(256, 2, 16, 16): 1.25, (256, 1, 16, 64): 2.0}}
 
 
 def test_the_docs_have_the_times_of_the_record() -> None:
@@ -143,19 +209,6 @@ def test_a_record_is_shown_as_a_table(tmp_path: Path) -> None:
         )
 
 
-def test_the_docs_have_the_table_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = importlib.import_module("edge_mlp_checks")
-    assert script.show() in (FOLDER.parents[1] / "docs" / "toolkit" / "kit.md").read_text()
-    own = {"bfloat16": ("GELU", "Tanh"), "float32": ("GELU",), "float16": ("GELU",)}
-    few = {dtype: {(32, 2, 32, 16): names} for dtype, names in own.items()}
-    monkeypatch.setattr(script.tested, "NETWORKS", few)
-    assert script.show().splitlines() == [
-        "| hidden layers | 16 to 31 inputs, up to 16 outputs |",
-        "|---|---|",
-        "| 2, widest 17 to 32 | GELU\\*, Tanh (bf16) |",
-    ]
-
-
 def test_a_network_that_was_checked_again_has_its_last_result() -> None:
     script = importlib.import_module("edge_mlp_checks")
     other = row([6, 32, 16])
@@ -182,45 +235,6 @@ def test_networks_in_use_that_did_not_pass_are_named(monkeypatch: pytest.MonkeyP
     assert script.missing(rows) == [
         f"float32, 3 x 128 {shape}, {name}: such a network failed." for name in ("GELU", "SiLU")
     ]
-
-
-def test_the_kernels_refuse_what_the_table_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch import nn
-
-    from pinchpoint.kit.edges import tile_mlp
-    from pinchpoint.kit.edges.tile_kernels import tested
-
-    script = importlib.import_module("edge_mlp_checks")
-    names: dict[str, Any] = {}
-    rows = [
-        row([6, 64, 64, 16], "ReLU", bias=False),
-        row([6, 64, 64, 16], "Tanh", bias=False),
-        row([6, 32, 16], "SiLU", bias=False),
-    ]
-    exec(script.table(rows, []), names)
-    for name in ("NETWORKS", "SLOWER"):
-        monkeypatch.setattr(tested, name, names[name])
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-
-    def reason(job: dict[str, Any]) -> str | None:
-        mlp = list(script.sequential(job, "cpu"))
-        return tile_mlp.refusal(mlp, getattr(torch, job["dtype"]), torch.device("cuda"))
-
-    for act in ("ReLU", "Tanh"):
-        assert reason(row([6, 64, 64, 16], act, bias=False)) is None
-    assert "have a bias" in str(reason(row([6, 64, 64, 16], "ReLU")))
-    assert "not all ReLU without bias or all SiLU" in str(
-        reason(row([6, 64, 64, 16], "GELU by tanh", bias=False))
-    )
-    # Compared with another shape alone.
-    assert reason(row([6, 64, 64, 16], "SiLU", bias=False)) == (
-        "It has SiLU without bias; such a network is tested with ReLU without bias or Tanh without bias."
-    )
-    assert "is 3, not 2" in str(reason(row([6, 64, 64, 64, 16], "ReLU", bias=False)))
-    assert "tested with up to 15 and 16" in str(reason(row([22, 64, 64, 16], "ReLU", bias=False)))
-    assert "not any as tested" in str(reason(row([6, 16, 16], "ReLU", bias=False)))
-    mixed = [nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 16, bias=False)]
-    assert "others do not" in str(tile_mlp.refusal(mixed, torch.bfloat16, torch.device("cuda")))
 
 
 def test_a_network_whose_kernel_fails_is_noted_and_the_others_are_checked(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import Edges, edge_transform, flat_path
-from pinchpoint.kit.edges import edge_mlp, tile_mlp
+from pinchpoint.kit.edges import edge_mlp, first_use, tile_mlp
 from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk
 from pinchpoint.kit.edges.tile_kernels import tested
 
@@ -39,15 +39,6 @@ NETWORKS: list[tuple[tuple[int, ...], Any, bool]] = [
 ]
 
 
-# A table of few networks: by width, layers, inputs and outputs.
-FEW = {
-    (16, 1, 16, 16): ("GELU", "SiLU"),
-    (16, 2, 16, 16): ("GELU", "SiLU"),
-    (32, 1, 16, 16): ("GELU", "SiLU"),
-    (64, 2, 16, 16): ("GELU", "SiLU"),
-    (64, 2, 32, 16): ("SiLU",),
-    (128, 3, 16, 16): ("GELU", "SiLU"),
-}
 # Some that an H200 has compared with float64 in both precisions.
 COMPARED: list[tuple[tuple[int, ...], Any]] = [
     ((3, 16, 1), nn.GELU),
@@ -163,11 +154,23 @@ def test_a_transform_in_tiles_has_the_gradients_of_float64(transform: Any, weigh
 
 
 @pytest.mark.skipif(not triton_runs.INTERPRETED, reason="needs Triton with TRITON_INTERPRET=1")
-@pytest.mark.parametrize("widths", [(33, 70, 16), (6, 70, 17), (6, 16, 16, 16), (33, 70, 66, 17)])
+@pytest.mark.parametrize(
+    ("widths", "capability"),
+    [
+        ((33, 70, 16), (9, 0)),
+        ((6, 70, 17), (9, 0)),
+        ((6, 16, 16, 16), (9, 0)),
+        ((33, 70, 66, 17), (9, 0)),
+        ((33, 70, 66, 17), (8, 0)),
+        ((6, 70, 66, 16), (8, 9)),
+        ((33, 40, 16), (8, 9)),
+        ((33, 40, 30, 16), (8, 9)),
+    ],
+)
 def test_interpreted_kernels_are_those_of_float64(
-    widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    widths: tuple[int, ...], capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    triton_runs.use_kernels(monkeypatch, "interpreted")
+    triton_runs.use_kernels(monkeypatch, "interpreted", capability=capability)
     torch.manual_seed(0)
     mlp, x, gradient = mlp_truth.network(widths), torch.rand(70, widths[0]), torch.randn(70, widths[-1])
     results = run_tiles(mlp, x, gradient, torch.float32, slice(0, 33), slice(33, None))
@@ -199,68 +202,65 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     ("parts", "reason"),
     [
         (mlp_truth.network((6, 200, 200, 16)), "200 columns, more than 128"),
-        (
-            mlp_truth.network((32, 64, 64, 16)),
-            "32 inputs and 16 outputs; the kernels are tested with up to 15 and 16",
-        ),
-        (mlp_truth.network((6, 64, 64, 17)), "6 inputs and 17 outputs; the kernels"),
-        (mlp_truth.network((22, 64, 64, 16)), "It has GELU; such a network is tested with SiLU."),
-        (
-            mlp_truth.network((16, 32, 16)),
-            "16 inputs and 16 outputs; the kernels are tested with up to 15 and 16.",
-        ),
-        (mlp_truth.network((6, 64, 16)), "hidden layers is 1, not 2 as tested with 64 columns"),
-        (mlp_truth.network((6, 128, 128, 128, 128, 16)), "hidden layers is 4, not 3"),
-        (mlp_truth.network((6, 16, 16, 16, 16)), "hidden layers is 3, not 1 or 2"),
+        (mlp_truth.network((6, 257, 16)), "257 columns, more than 256"),
+        (mlp_truth.network((64, 64, 64, 16)), "64 inputs and 16 outputs; the kernels take up to 63 and 64"),
+        (mlp_truth.network((6, 64, 64, 65)), "6 inputs and 65 outputs; the kernels"),
+        (mlp_truth.network((6, 16, 16, 16, 16, 16, 16)), "5 hidden layers, more than 4"),
         (mlp_truth.network((6, 16)), "does not alternate"),
         ([*mlp_truth.network((6, 16, 16, 16)), nn.GELU()], "does not alternate"),
-        (mlp_truth.network((6, 16, 16, 16), nn.Tanh), "not all GELU or all SiLU"),
-        (mlp_truth.network((6, 16, 16, 16), lambda: nn.GELU(approximate="tanh")), "not all GELU or all SiLU"),
-        ([*mlp_truth.network((6, 16, 16)), nn.SiLU(), nn.Linear(16, 1)], "not all GELU or all SiLU"),
-        (mlp_truth.network((6, 16, 16, 16), bias=False), "has no bias"),
+        (mlp_truth.network((6, 16, 16, 16), nn.Sigmoid), "not GELU, SiLU, ReLU or tanh"),
+        ([*mlp_truth.network((6, 16, 16)), nn.SiLU(), nn.Linear(16, 1)], "The activations differ."),
+        ([nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 16, bias=False)], "have a bias, and others do not"),
         ([nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 8), nn.GELU(), nn.Linear(16, 16)], "do not match"),
     ],
 )
-def test_a_network_that_is_not_supported_is_refused_with_a_reason(
-    parts: Any, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tested, "NETWORKS", {"bfloat16": FEW})
+def test_a_network_that_is_not_supported_is_refused_with_a_reason(parts: Any, reason: str) -> None:
     assert reason in str(tile_mlp.refusal(list(parts), torch.bfloat16, CUDA))
+    assert "torch.float64 is not" in str(tile_mlp.refusal(list(parts), torch.float64, CUDA))
 
 
 @pytest.mark.usefixtures("hopper")
-def test_what_was_compared_with_float64_on_a_card_is_supported() -> None:
+def test_networks_that_were_not_compared_with_float64_are_when_they_are_first_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tested, "NETWORKS", {"float32": {(64, 2, 16, 16): ("GELU", "SiLU without bias")}})
+    for parts, compared in (
+        (mlp_truth.network((6, 64, 64, 16)), True),
+        (mlp_truth.network((15, 40, 33, 1)), True),
+        (mlp_truth.network((6, 64, 64, 16), nn.SiLU, bias=False), True),
+        (mlp_truth.network((6, 64, 64, 16), nn.SiLU), False),
+        (mlp_truth.network((6, 64, 64, 16), lambda: nn.GELU(approximate="tanh")), False),
+        (mlp_truth.network((16, 64, 64, 16)), False),
+        (mlp_truth.network((6, 64, 64, 17)), False),
+        (mlp_truth.network((6, 64, 16)), False),
+        (mlp_truth.network((6, 65, 64, 16)), False),
+    ):
+        like = torch.zeros(0, parts[0].in_features)  # type: ignore[arg-type]
+        path = flat_path(parts, like=like)
+        assert path.in_tiles and path.reason == "" and path.compared is compared
+        network = edge_mlp.network_of(parts, edges=100, inputs=like, path=path)
+        assert isinstance(network, tile_mlp.TileMLP if compared else first_use.CheckedMLP)
+    mlp, like = mlp_truth.network((6, 64, 64, 16)), torch.zeros(0, 6)
+    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.7.1")
+    path = flat_path(mlp, like=like)
+    assert path.in_tiles and not path.compared
+    assert isinstance(edge_mlp.network_of(mlp, edges=100, inputs=like), first_use.CheckedMLP)
+    monkeypatch.setattr(edge_mlp, "is_fake", lambda _: True)  # a forecast counts on the kernels
+    assert isinstance(edge_mlp.network_of(mlp, edges=100, inputs=like), tile_mlp.TileMLP)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    assert "compute capability" in str(tile_mlp.refusal(list(mlp), torch.bfloat16, CUDA))
+
+
+@pytest.mark.usefixtures("hopper")
+def test_what_was_compared_with_float64_on_a_card_is_known() -> None:
     for widths, act in COMPARED:
         parts = list(mlp_truth.network(widths, act))
         for dtype in DTYPES.values():
             assert tile_mlp.refusal(parts, dtype, CUDA) is None
-        assert "torch.float64 is not" in str(tile_mlp.refusal(parts, torch.float64, CUDA))
+            assert tile_mlp.is_compared(parts, dtype, CUDA)
     headline = list(mlp_truth.network((6, 128, 128, 128, 16)))
-    assert tile_mlp.refusal(headline, torch.float16, CUDA) is None
-    assert tile_mlp.refusal(list(mlp_truth.network((22, 128, 128, 128, 16))), torch.float16, CUDA) is not None
-
-
-def test_another_card_or_another_triton_is_not_supported(
-    monkeypatch: pytest.MonkeyPatch, hopper: None
-) -> None:
-    mlp = mlp_truth.network((6, 64, 64, 16))
-    assert flat_path(mlp, like=torch.zeros(0, 6)).in_tiles
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.7.1")
-    path = flat_path(mlp, like=torch.zeros(0, 6))
-    assert path.name == "layers" and "this machine has 3.7.1" in path.reason
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    assert "compute capability 9.0" in str(tile_mlp.refusal(list(mlp), torch.bfloat16, CUDA))
-
-
-def test_a_forecast_takes_the_larger_peak_where_the_version_of_triton_is_not_known(
-    monkeypatch: pytest.MonkeyPatch, hopper: None
-) -> None:
-    monkeypatch.setattr(edge_mlp, "is_fake", lambda _: True)
-    like, narrow = torch.zeros(0, 6), mlp_truth.network((6, 64, 64, 16))
-    wide = mlp_truth.network((6, 128, 128, 128, 16))
-    for version, tiles in (("3.6.0", (True, True)), ("3.5.1", (False, False)), ("", (False, True))):
-        monkeypatch.setattr(tile_mlp, "_triton_version", lambda version=version: version)
-        assert (flat_path(narrow, like=like).in_tiles, flat_path(wide, like=like).in_tiles) == tiles
+    assert tile_mlp.is_compared(headline, torch.float16, CUDA)
+    assert not tile_mlp.is_compared(list(mlp_truth.network((22, 128, 128, 128, 16))), torch.float16, CUDA)
 
 
 @pytest.mark.usefixtures("hopper")
@@ -316,11 +316,19 @@ def test_the_sums_of_all_programs_are_added_to_the_gradients_that_are_wanted(bia
 
 
 def test_a_network_that_was_slower_than_eager_says_so(monkeypatch: pytest.MonkeyPatch, hopper: None) -> None:
-    monkeypatch.setattr(tested, "SLOWER", {"float32": {(64, 2): 1.06}})
+    slower = {(64, 2, 16, 16): 1.06, (32, 1, 64, 64): 1.2, (16, 1, 64, 16): 1.3}
+    monkeypatch.setattr(tested, "SLOWER", {"float32": slower})
     narrow, wide = mlp_truth.network((6, 64, 64, 16)), mlp_truth.network((6, 128, 128, 128, 16))
     path = flat_path(narrow, like=torch.zeros(0, 6))
-    assert path.in_tiles and str(path).endswith("such a network takes 1.06 times as long as eager.")
+    assert path.in_tiles
+    assert str(path).endswith("a network of this size took 1.06 times as long as with eager.")
     assert flat_path(wide, like=torch.zeros(0, 6)).reason == ""
+    many = flat_path(mlp_truth.network((40, 32, 64)), like=torch.zeros(0, 40))
+    assert many.reason == "On an H200, a network of this size took 1.20 times as long as with eager."
+    many = flat_path(mlp_truth.network((32, 64, 64, 16)), like=torch.zeros(0, 32))
+    assert many.reason == (
+        "On an H200, networks with as many inputs took up to 1.30 times as long as with eager."
+    )
     with torch.autocast("cpu", torch.bfloat16):
         assert flat_path(narrow, like=torch.zeros(0, 6)).reason == ""
 
@@ -342,20 +350,64 @@ def test_weights_that_do_not_fit_shared_memory_together_are_visited_one_by_one()
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_network_whose_weights_exceed_shared_memory_is_refused_before_a_launch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_network_whose_weights_exceed_shared_memory_is_refused_before_a_launch() -> None:
     large = [63, 128, 128, 128, 128, 64]
     reason = "Its weights take 272 KiB of shared memory, which has 227 KiB."  # as an H200 says
     assert tile_mlp.misfit(large, torch.float32) == reason
     assert tile_mlp.misfit(large, torch.bfloat16) is None
     for fits in ([6, 128, 128, 128, 128, 16], [63, 128, 128, 128, 64], [63, 64, 64, 64, 64, 64], [3, 16, 1]):
         assert tile_mlp.misfit(fits, torch.float32) is None
-    act = "Tanh without bias"
-    shapes = {(128, 4, 16, 16): (act,), (128, 4, 32, 16): (act,)}
-    monkeypatch.setattr(tested, "NETWORKS", {"float32": shapes})
     path = flat_path(mlp_truth.network(tuple(large), nn.Tanh, bias=False), like=torch.zeros(0, 63))
     assert str(path) == f"layer by layer, which may be slower than eager. {reason}"
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize(
+    ("capability", "widths", "dtype", "fits"),
+    [
+        ((8, 0), (6, 128, 128, 128, 16), torch.bfloat16, True),
+        ((8, 0), (6, 128, 128, 128, 16), torch.float16, True),
+        ((8, 0), (6, 128, 128, 128, 16), torch.float32, True),
+        ((8, 0), (6, 128, 128, 128, 128, 16), torch.float32, False),
+        ((8, 0), (6, 256, 256, 256, 16), torch.bfloat16, True),
+        ((8, 0), (32, 256, 256, 256, 16), torch.bfloat16, False),
+        ((8, 6), (6, 128, 128, 128, 16), torch.bfloat16, True),
+        ((8, 9), (6, 128, 128, 128, 16), torch.bfloat16, True),
+        ((8, 9), (6, 128, 128, 128, 16), torch.float32, False),
+        ((8, 9), (63, 64, 64, 64, 64), torch.float32, True),
+        ((8, 6), (6, 256, 256, 256, 16), torch.bfloat16, False),
+        ((8, 6), (6, 256, 256, 256, 16), torch.float32, True),
+    ],
+)
+def test_other_gpus_run_what_fits_their_shared_memory_and_do_not_know_its_time(
+    capability: tuple[int, int],
+    widths: tuple[int, ...],
+    dtype: torch.dtype,
+    fits: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    name = ".".join(map(str, capability))
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        path = flat_path(mlp_truth.network(widths), like=torch.zeros(0, widths[0]))
+    assert (path.name == "one kernel") == path.is_flat == fits
+    assert path.compared != fits  # with float64, when it is first used
+    assert f"GPU of compute capability {name}." in path.reason
+    assert ("were not timed" if fits else "do not fit into the shared memory") in path.reason
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_chunk_counts_the_buffers_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlp, like = mlp_truth.network((6, 128, 128, 128, 16)), torch.zeros(4, 6)
+    sums = 132 * 4 * sum(p.numel() for p in mlp.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        # By hand: 16 tiles of 64 edges; dz of one hidden layer, or on other GPUs z of two.
+        for capability, layers in (((9, 0), 1), ((8, 0), 2), ((8, 6), 2), ((8, 9), 2)):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, own=capability: own)
+            path = flat_path(mlp, like=like)
+            bytes_of_1000 = edge_mlp.fixed_bytes(path, like=like, edges=1000)
+            assert bytes_of_1000 == layers * 16 * 64 * 128 * 2 + sums
+            assert edge_mlp.fixed_bytes(path, like=like) == 32 * MIB + sums
 
 
 @pytest.mark.gpu

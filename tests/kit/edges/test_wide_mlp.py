@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.kit.edges import mlp_truth, triton_runs
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import flat_path
@@ -17,6 +18,11 @@ from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk, chunk_
 from pinchpoint.kit.edges.tile_kernels import tested
 
 CUDA = torch.device("cuda")
+on_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a GPU of compute capability 9.0, the one these kernels are used on",
+)
+interpreted = pytest.mark.skipif(not triton_runs.INTERPRETED, reason="needs Triton with TRITON_INTERPRET=1")
 NETWORKS: list[tuple[tuple[int, ...], Any, bool]] = [
     ((6, 256, 256, 256, 16), nn.GELU, True),
     ((22, 256, 256, 16), nn.SiLU, True),
@@ -67,10 +73,7 @@ def require_right(widths: tuple[int, ...], act: Any, bias: bool, dtype: torch.dt
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
-    reason="needs a GPU of compute capability 9.0, the one these kernels are used on",
-)
+@on_hopper
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("widths", "act", "bias"), NETWORKS)
 def test_values_and_gradients_are_those_of_float64_bit_for_bit_again(
@@ -79,29 +82,99 @@ def test_values_and_gradients_are_those_of_float64_bit_for_bit_again(
     require_right(widths, act, bias, dtype, torch.rand(mlp_truth.EDGES, widths[0], device="cuda") * 2 - 1)
 
 
-@pytest.mark.skipif(not triton_runs.INTERPRETED, reason="needs Triton with TRITON_INTERPRET=1")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_interpreted_kernels_are_right_with_small_tiles(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels on the CPU, with tiles of 16 edges, slices of 48 and hidden layers of up to 128 columns.
+
+    New memory is filled with NaN.
+    """
     triton_runs.use_kernels(monkeypatch, "interpreted")
+    empty = torch.empty
+
+    def nan(*size: Any, **options: Any) -> Tensor:
+        values = empty(*size, **options)
+        return values.fill_(255 if values.dtype is torch.uint8 else torch.nan)  # 255: NaN in every dtype
+
+    monkeypatch.setattr(torch, "empty", nan)
     monkeypatch.setattr(wide_mlp, "WIDTH", 128)
     monkeypatch.setattr(wide_mlp, "_FAST", False)
     monkeypatch.setattr(wide_mlp, "_MOST_TILE", 16)
     # Slices of 48 edges with three layers in backward.
     monkeypatch.setattr(wide_mlp, "_BUFFER_BYTES", {size: 48 * 128 * size * 3 for size in (2, 4)})
-    for name, columns in (
-        ("_FIRST", (128, 128)),
-        ("_MIDDLE", (128, 64)),
-        ("_OUTPUTS", (128, 128)),
-        ("_BACK_LAST", (128, 64)),
-        ("_BETWEEN", (64, 64)),
-        ("_INPUTS", (128, 128)),
-    ):
-        plans = {size: wide_mlp.Plan(16, width, 4) for size, width in zip((2, 4), columns, strict=True)}
-        monkeypatch.setattr(wide_mlp, name, plans)
+    monkeypatch.setattr(wide_mlp, "_PLANS", {size: small_plans(size) for size in (2, 4)})
+
+
+def small_plans(size: int, *, turned: bool = False) -> wide_mlp.Plans:
+    """With several blocks of columns where the kernels have them. size: the bytes of a number."""
+    whole, block = wide_mlp.Plan(16, 128, 4), wide_mlp.Plan(16, 64, 4)
+    middle = whole if size == 2 else block
+    between = block._replace(turned=turned)
+    return wide_mlp.Plans(whole, middle, whole, back_last=middle, between=between, inputs=whole)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_interpreted_kernels_are_right_with_small_tiles(dtype: torch.dtype) -> None:
     for widths in ((6, 128, 20, 5), (6, 96, 70, 128, 5), (6, 20, 100, 30, 96, 5)):
         require_right(widths, nn.GELU, True, dtype, torch.rand(101, 6) * 2 - 1)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+def test_interpreted_kernels_are_right_with_the_tiles_of_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = small_plans(4, turned=True)._replace(back_last=wide_mlp.Plan(16, 128, 4))
+    monkeypatch.setattr(wide_mlp, "_PLANS", {4: plans})
+    require_right((6, 96, 70, 128, 5), nn.GELU, True, torch.float32, torch.rand(70, 6) * 2 - 1)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize(
+    ("dtype", "of_gradient"), [(torch.float16, torch.float32), (torch.float32, torch.float16)]
+)
+@pytest.mark.parametrize("widths", [(1, 128, 3, 64), (63, 40, 8, 90, 1)])
+def test_narrow_layers_and_few_edges_with_a_gradient_of_another_dtype(
+    widths: tuple[int, ...], dtype: torch.dtype, of_gradient: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    mlp = mlp_truth.network(widths, nn.Tanh, bias=False)
+    for edges in (1, 16, 49):
+        x = torch.rand(edges, widths[0]) * 2 - 1
+        gradient = torch.randn(edges, widths[-1]).to(of_gradient)
+        results = run(mlp, x, gradient, dtype)
+        assert results[0].dtype is dtype
+        mlp_truth.require_close(results, mlp, x, gradient.float(), str(dtype).removeprefix("torch."))
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+def test_large_numbers_of_an_edge_leave_small_errors_in_the_others() -> None:
+    torch.manual_seed(0)
+    mlp, x, gradient = mlp_truth.network((6, 128, 128, 5)), torch.rand(60, 6) * 2 - 1, torch.randn(60, 5)
+    others = slice(16, None)  # the inputs of a tile have a scale of their own
+    for numbers, ratio, bar in ((x, 1e3, 3e-6), (x, 1e6, 3e-4), (gradient, 1e3, 3e-6), (gradient, 1e6, 3e-4)):
+        numbers[3] *= ratio
+        results = run(mlp, x, gradient, torch.float32)[:2]
+        for value, right in zip(results, mlp_truth.truth(mlp, x, gradient), strict=False):
+            assert mlp_truth.error(value, right) < 3e-6
+            assert mlp_truth.error(value[others], right[others]) < bar
+        numbers[3] /= ratio
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("act", [nn.GELU, nn.Tanh])
+def test_inputs_that_are_not_finite_leave_no_wrong_values(act: Any) -> None:
+    torch.manual_seed(0)
+    mlp, x = mlp_truth.network((6, 128, 128, 5), act), torch.rand(60, 6)
+    network = wide_mlp.wide_network(list(mlp), torch.float32, x)
+    right = mlp(x)
+    for number in (torch.inf, torch.nan):
+        x[3, 1] = number
+        values = network.forward(x)
+        assert bool(values[3].isnan().all())
+        assert bool((values.isnan() | ((values - right).abs() < 1e-5)).all())
 
 
 @pytest.fixture
@@ -133,9 +206,8 @@ def test_wide_networks_run_by_these_kernels_and_others_are_refused_with_a_reason
         (mlp_truth.network((6, 256, 256, 256, 256, 256, 16)), "hidden layers is 5, not 2 to 4"),
         (mlp_truth.network((6, 256, 16)), "hidden layers is 1, not 2 to 4"),
         (mlp_truth.network((6, 256)), "does not alternate"),
-        (mlp_truth.network((6, 256, 256, 16), nn.Sigmoid), "activations are not all"),
-        (mlp_truth.network((6, 256, 256, 16), lambda: nn.GELU(approximate="tanh")), "approximated by tanh"),
-        (_layers(6, 256, 256, 16, last_bias=False), "some have none"),
+        (mlp_truth.network((6, 256, 256, 16), nn.Sigmoid), "not GELU, SiLU, ReLU or tanh"),
+        (_layers(6, 256, 256, 16, last_bias=False), "and others do not"),
         ([nn.Linear(6, 256), nn.GELU(), nn.Linear(200, 16)], "do not match"),
     ):
         assert reason in str(wide_mlp.refusal(list(parts), torch.bfloat16, CUDA))
@@ -157,13 +229,14 @@ def test_torch_multiplies_in_tf32_where_that_is_allowed() -> None:
 
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("name", ["_BETWEEN", "_BACK_LAST"])
-def test_no_kernel_adds_rows_up_that_nothing_wrote(
+@pytest.mark.parametrize("name", wide_mlp.Plans._fields)
+def test_no_kernel_reads_rows_that_nothing_wrote(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlp = list(mlp_truth.network((6, 256, 256, 16)))
     wide_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
-    monkeypatch.setitem(getattr(wide_mlp, name), dtype.itemsize, wide_mlp.Plan(256, 128, 8))
+    plans = wide_mlp._PLANS[dtype.itemsize]._replace(**{name: wide_mlp.Plan(256, 128, 8)})
+    monkeypatch.setitem(wide_mlp._PLANS, dtype.itemsize, plans)
     with pytest.raises(AssertionError):
         wide_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
 
@@ -182,33 +255,33 @@ def test_the_buffers_of_a_small_graph_are_small_and_counted(
     (buffer,) = network._buffers
     assert buffer.numel() == 1024 * 256 * dtype.itemsize * 3  # eight tiles of 128 edges, three layers
     assert network._layers_in_backward(want_inputs=True) == 3
-    assert network._sums is not None
-    sums = 4 * sum(one.numel() for one in network._sums)
+    # Everything that it has allocated, and nothing of the module.
+    own = [one for value in vars(network).values() for one in tree_leaves(value) if isinstance(one, Tensor)]
+    given = {one.data_ptr() for one in mlp.parameters()}
+    held = sum(one.nbytes for one in own if one.data_ptr() not in given)
     linear: Any = list(mlp)[0::2]
-    # The weights in 16 bits; in float32 those between hidden layers, in two parts.
-    converted = 2 * sum(layer.weight.numel() for layer in linear)
-    if dtype is torch.float32:
-        converted = 2 * 2 * 2 * 256 * 256
     few, many, most = (wide_mlp.fixed_bytes(linear, dtype, CUDA, edges) for edges in (1000, 10**6, None))
-    assert few == buffer.numel() + sums + converted
+    assert few == held
     assert many == most
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_forecast_without_triton_takes_the_larger_peak_for_these_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(edge_mlp, "is_fake", lambda _: True)
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "")
-    like = torch.zeros(0, 6)
-    wide, narrow = (mlp_truth.network((6, *hidden, 16), nn.SiLU) for hidden in ((256, 256, 256), (64, 64)))
-    for mlp, kernels, few in ((wide, wide_mlp.WideMLP, 4000), (narrow, tile_mlp.TileMLP, 1000)):
-        assert flat_path(mlp, like=like).name == "layers"
-        # Buffers and sums of a fixed size are more than the layers of few edges.
-        assert isinstance(edge_mlp.network_of(mlp, edges=few, inputs=like), kernels)
-        assert not isinstance(edge_mlp.network_of(mlp, edges=100_000, inputs=like), kernels)
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.5.1")  # known: not the tested one
-    assert not isinstance(edge_mlp.network_of(wide, edges=1000, inputs=like), wide_mlp.WideMLP)
+def test_a_chunk_without_edges_has_no_values_and_adds_nothing() -> None:
+    mlp = mlp_truth.network((6, 256, 256, 16))
+    network = wide_mlp.wide_network(list(mlp), torch.bfloat16, torch.zeros(0, 6))
+    assert network.forward(torch.zeros(0, 6)).shape == (0, 16)
+    into = {at: torch.ones_like(one) for at, one in enumerate(mlp.parameters())}
+    gradient = torch.zeros(0, 16, dtype=torch.bfloat16)
+    network.backward(torch.zeros(0, 6), gradient, into, want_inputs=True, want_values=True)
+    network.finish(into)
+    assert all(bool((one == 1).all()) for one in into.values())
+
+
+def test_a_slice_has_whole_tiles_for_any_number_of_programs() -> None:
+    for programs, layers, size in product((8, 114, 131, 201, 301), (2, 3, 4), (2, 4)):
+        for edges in (0, 1, 10**6, None):
+            step = wide_mlp._slice_edges(layers, edges, size, programs)
+            assert step >= 128 and step % 128 == 0
 
 
 @pytest.mark.usefixtures("hopper")
@@ -227,11 +300,11 @@ def test_the_buffers_of_two_networks_leave_room_for_a_chunk(hidden: tuple[int, .
 
 @pytest.mark.usefixtures("hopper")
 def test_a_wide_network_says_by_how_much_it_is_slower_than_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tested, "SLOWER", {"float32": {(256, 3): 1.25}})
+    monkeypatch.setattr(tested, "SLOWER", {"float32": {(256, 3, 16, 16): 1.25}})
     path = flat_path(mlp_truth.network((6, 256, 200, 256, 16)), like=torch.zeros(0, 6))
     assert str(path) == (
         "as a few kernels, which may be slower than eager. "
-        "On an H200, such a network takes 1.25 times as long as eager."
+        "On an H200, a network of this size took 1.25 times as long as with eager."
     )
 
 
@@ -259,7 +332,9 @@ def test_slices_fit_the_buffers_and_a_chunk_counts_them(widths: tuple[int, ...])
         # By hand: the buffers, the converted weights, and the sums of 132 programs and of their 33 groups.
         sizes = [above * below for below, above in pairwise(widths)]
         biased = [above * (below + 1) for below, above in pairwise(widths)]
-        converted = 2 * sum(sizes) if dtype is torch.bfloat16 else 4 * len(sizes[1:-1]) * 256 * 256
+        converted = 2 * sum(sizes[1:])
+        if dtype is torch.float32:  # with four numbers of each layer, and bounds of its values and gradients
+            converted = 4 * len(sizes[1:-1]) * 256 * 256 + 4 * 6 * len(sizes)
         ends, between = biased[0] + biased[-1], sum(biased[1:-1])
         assert fixed == buffers + converted + 4 * (132 * ends + 33 * between)
 

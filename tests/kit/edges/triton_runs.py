@@ -23,14 +23,18 @@ WHERE = [
 ]
 
 
-def use_kernels(monkeypatch: pytest.MonkeyPatch, where: str) -> str:
-    """The device on which the kernels run: a GPU, or the CPU, whose tensors they then take too."""
+def use_kernels(monkeypatch: pytest.MonkeyPatch, where: str, *, capability: tuple[int, int] = (9, 0)) -> str:
+    """The device on which the kernels run: a GPU, or the CPU, whose tensors they then take too.
+
+    capability: the compute capability whose plans they take on the CPU.
+    """
     if where == "cuda":
         return "cuda"
     for module in (edge_ops, weight_ops):
         monkeypatch.setattr(module, "own_kernels", lambda _: True)
     properties = SimpleNamespace(multi_processor_count=2, total_memory=2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     _multiply_bf16(monkeypatch)
     return "cpu"
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import edge_ops, weight_ops
-from pinchpoint.kit.edges.autograd_mlp import AutogradMLP
-from pinchpoint.kit.edges.edge_mlp import FlatPath, Gradients, Network, network_of, parameters_of
+from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients
+from pinchpoint.kit.edges.edge_mlp import FlatPath, network_of, parameters_of
+from pinchpoint.kit.edges.layered_mlp import Network
 from pinchpoint.kit.edges.row_chunks import Rows
 
 

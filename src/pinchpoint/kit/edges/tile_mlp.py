@@ -1,17 +1,17 @@
 """A small MLP as one CUDA kernel forward and one backward, used by `flat_path` where it is supported.
 
-The kernels take two to five linear layers of up to 128 columns with GELU, SiLU, ReLU or tanh between them,
-nothing after the last, and up to 63 inputs and 64 outputs. Only networks whose values and gradients were
-compared with float64 on an H200, by shape and activation, are used (`tile_kernels.tested`). Nothing is stored
-between layers; backward passes the gradient of some edges from one layer to the next in a buffer whose size
-does not depend on the edges.
+The kernels take two to five linear layers of up to 128 columns, or two of up to 256, with GELU, SiLU, ReLU
+or tanh between them, nothing after the last, and up to 63 inputs and 64 outputs. Networks whose values and
+gradients were compared with float64 on an H200 are in `tile_kernels.tested`; others are compared when they
+are first used (`first_use`). Nothing is stored between layers; backward passes the gradient of some edges
+from one layer to the next in a buffer whose size does not depend on the edges.
 
 float32 products are computed on the matrix units from fp16 parts, with the accuracy of float32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -25,9 +25,10 @@ from pinchpoint.core.units import MIB
 from pinchpoint.kit.edges.tile_kernels import tested
 
 Gradients = dict[int, Tensor]
+Capability = tuple[int, int]
 # The numbers by which the kernels know the activations.
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 2, nn.ReLU: 3, nn.Tanh: 4}
-_GELU, _GELU_BY_TANH = 1, 5
+_GELU, GELU_BY_TANH = 1, 5
 # Whether 16-bit kernels use instructions that Triton's interpreter lacks, for activations of 16 bits.
 _FAST = True
 _MIN_TILE = 16  # the narrowest tile of the matrix units
@@ -35,10 +36,14 @@ _BUFFER_BYTES = 32 * MIB  # of what backward passes from one layer to the next
 _SUM_BYTES = 24 * MIB  # of the programs' own sums
 _MOST_LAYERS = 5  # linear layers that the kernels have arguments for
 _PARTS = {torch.float32: 2, torch.bfloat16: 1, torch.float16: 1}
-_SHARED_BYTES = 227 * 2**10  # of one program on a GPU of compute capability 9.0
-_TESTED_CAPABILITY = (9, 0)  # compute capability on which they are tested; on others, layers run one by one
-_WITHOUT_BIAS = " without bias"  # follows an activation in the table of tested networks
-_TESTED_TRITON = "3.6."  # other versions may compile some tiles wrongly
+HOPPER = (9, 0)  # the compute capability of the H200, on which the plans below are timed
+# Shared memory of one program by compute capability; on others, layers run one by one.
+SHARED_BYTES = {HOPPER: 227 * 2**10, (8, 0): 163 * 2**10, (8, 6): 99 * 2**10, (8, 9): 99 * 2**10}
+_MOST_INPUTS, _MOST_OUTPUTS, _MOST_HIDDEN, _MOST_HIDDEN_ALONE = 63, 64, 128, 256
+WITHOUT_BIAS = " without bias"  # follows an activation in the table of tested networks
+NO_KERNELS = "The kernels are for GPUs of compute capability 8.0, 8.6, 8.9 and 9.0 alone."
+_TESTED_TRITON = "3.6."
+_MOST_FAST_INPUTS = 32  # padded; with more, the networks that were timed were slower than eager
 OVERWRITES = True  # backward writes the gradient of the inputs over them, and the values over their gradient
 
 
@@ -91,12 +96,27 @@ _BACKWARD_LARGER = {
     (2, 128, 2): Plan(32, 8, 1, columns=True, stored=True),
     (2, 128, 3): Plan(32, 8, 1, stored=True),
 }
+# The same on GPUs of other compute capabilities, if they differ. There, shared memory is smaller, and Triton
+# multiplies with other instructions, for which some operands are in it twice.
+_BACKWARD_SMALLER = {
+    (1, 64, 3): Plan(32, 4, 2),
+    (1, 128, 0): Plan(64, 8, 1, columns=True, stored=True),
+    (1, 128, 1): Plan(64, 8, 1, columns=True, stored=True),
+    (1, 128, 2): Plan(64, 8, 1, columns=True, stored=True),
+    (1, 128, 3): Plan(32, 8, 1, columns=True, stored=True),
+    (2, 64, 3): Plan(32, 2, 2, stored=True),
+    (2, 128, 0): Plan(16, 8, 1, columns=True, stored=True),
+    (2, 128, 1): Plan(16, 8, 1, columns=True, stored=True),
+    (2, 128, 3): Plan(16, 8, 1, stored=True),
+    (2, 256, 0): Plan(16, 8, 1, columns=True),
+    (2, 256, 1): Plan(16, 8, 1, columns=True),
+}
 
 
 def activation_code(act: nn.Module) -> int | None:
     """The number by which the kernels know an activation; None if they do not."""
     if type(act) is nn.GELU:
-        return _GELU_BY_TANH if act.approximate == "tanh" else _GELU
+        return GELU_BY_TANH if act.approximate == "tanh" else _GELU
     return _ACTIVATIONS.get(type(act))
 
 
@@ -105,10 +125,28 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
 
     parts: alternating linear layers and activations.
     """
-    if torch.cuda.get_device_capability(device) != _TESTED_CAPABILITY:
-        return "The kernels are tested on GPUs of compute capability 9.0 alone (H100, H200)."
-    if (name := _dtype_name(dtype)) not in tested.NETWORKS:
-        return f"{dtype} is not {' or '.join(tested.NETWORKS)}."
+    if (capability := torch.cuda.get_device_capability(device)) not in SHARED_BYTES:
+        return NO_KERNELS
+    if dtype not in _PARTS:
+        return f"{dtype} is not {' or '.join(dtype_name(one) for one in _PARTS)}."
+    if (problem := disorder(parts)) is not None:
+        return problem
+    linear: list[Any] = parts[0::2]
+    widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
+    hidden, layers = max(widths[1:-1]), len(linear) - 1
+    most = _MOST_HIDDEN_ALONE if layers == 1 else _MOST_HIDDEN
+    if hidden > most:
+        return f"A hidden layer has {hidden} columns, more than {most}."
+    if layers >= _MOST_LAYERS:
+        return f"There are {layers} hidden layers, more than {_MOST_LAYERS - 1}."
+    if widths[0] > _MOST_INPUTS or widths[-1] > _MOST_OUTPUTS:
+        ends = f"{widths[0]} inputs and {widths[-1]} outputs"
+        return f"There are {ends}; the kernels take up to {_MOST_INPUTS} and {_MOST_OUTPUTS}."
+    return misfit(widths, dtype, capability)
+
+
+def disorder(parts: list[nn.Module]) -> str | None:
+    """Why these modules are not an MLP as the kernels know them, a sentence; None if they are."""
     linear: list[Any] = parts[0::2]
     if len(parts) < 3 or len(parts) % 2 == 0 or any(type(layer) is not nn.Linear for layer in linear):
         return "The MLP does not alternate linear layers and activations, with a linear layer at both ends."
@@ -116,70 +154,87 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
         return "The widths of two layers do not match."  # torch itself will raise the error
     if len({layer.bias is None for layer in linear}) > 1:
         return "Some linear layers have a bias, and others do not."
-    networks, without = tested.NETWORKS[name], "" if linear[0].bias is not None else _WITHOUT_BIAS
-    activations = {_activation_name(act) + without for act in parts[1::2]}
-    hidden, layers = max(layer.out_features for layer in linear[:-1]), len(linear) - 1
-    inputs, outputs = linear[0].in_features, linear[-1].out_features
-    width = pad_width(hidden)
-    tried = set(networks.get((width, layers, pad_width(inputs + 1), pad_width(outputs)), ()))
-    if len(activations) == 1 and activations <= tried:
-        return None
-    alike = {act for every in networks.values() for act in every}
-    alike = {act for act in alike if act.endswith(_WITHOUT_BIAS) == bool(without)}
-    if not alike:
-        return "A linear layer has no bias." if without else "The linear layers have a bias."
-    if len(activations) > 1 or not activations <= alike:
-        return f"The activations are not all {' or all '.join(sorted(alike))}."
-    if hidden > (most := max(own[0] for own in networks)):
-        return f"A hidden layer has {hidden} columns, more than {most}."
-    if (problem := misfit([inputs, *(layer.out_features for layer in linear)], dtype)) is not None:
-        return problem
-    if not (ends := [own[2:] for own in networks if own[:2] == (width, layers)]):
-        counts = " or ".join(str(count) for count in sorted({own[1] for own in networks if own[0] == width}))
-        return (
-            f"The number of hidden layers is {layers}, not {counts or 'any'} as tested with {hidden} columns."
-        )
-    if not tried:
-        pairs = ", or ".join(f"{below - 1} and {above}" for below, above in ends)
-        return f"There are {inputs} inputs and {outputs} outputs; the kernels are tested with up to {pairs}."
-    return f"It has {activations.pop()}; such a network is tested with {' or '.join(sorted(tried))}."
+    if None in (codes := {activation_code(act) for act in parts[1::2]}):
+        return "An activation is not GELU, SiLU, ReLU or tanh."
+    return "The activations differ." if len(codes) > 1 else None
 
 
-def misfit(widths: list[int], dtype: torch.dtype) -> str | None:
-    """Why a network of at most 128 columns does not fit into shared memory, a sentence; None if it may."""
-    if (need := _least_shared_bytes(widths, dtype)) <= _SHARED_BYTES:
-        return None
-    return f"Its weights take {need // 2**10} KiB of shared memory, which has {_SHARED_BYTES // 2**10} KiB."
-
-
-def slowness(parts: list[nn.Module], dtype: torch.dtype) -> str:
-    """A sentence on how much slower than eager a supported network was on an H200; "" if it was not."""
+def is_compared(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels of modules that `refusal` does not refuse were compared with float64 beforehand."""
+    if not was_tested_on(device):
+        return False
     linear: list[Any] = parts[0::2]
-    shape = pad_width(max(layer.out_features for layer in linear[:-1])), len(linear) - 1
-    ratio = tested.SLOWER.get(_dtype_name(dtype), {}).get(shape)
-    return "" if ratio is None else f"On an H200, such a network takes {ratio:.2f} times as long as eager."
+    name = activation_name(parts[1]) + ("" if linear[0].bias is not None else WITHOUT_BIAS)
+    return name in tested.NETWORKS.get(dtype_name(dtype), {}).get(_shape(parts), ())
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def _shape(parts: list[nn.Module]) -> tuple[int, int, int, int]:
+    """A network's shape in the tables: padded width and number of its hidden layers, padded ends."""
+    linear: list[Any] = parts[0::2]
+    return (
+        pad_width(max(layer.out_features for layer in linear[:-1])),
+        len(linear) - 1,
+        pad_width(linear[0].in_features + 1),
+        pad_width(linear[-1].out_features),
+    )
+
+
+def was_tested_on(device: torch.device) -> bool:
+    """Whether kernels were compared on such a GPU as this Triton compiles them."""
+    return torch.cuda.get_device_capability(device) == HOPPER and _triton_version().startswith(_TESTED_TRITON)
+
+
+def misfit(widths: list[int], dtype: torch.dtype, capability: Capability = HOPPER) -> str | None:
+    """Why a network of at most 128 columns does not fit into shared memory, a sentence; None if it may."""
+    if capability != HOPPER:
+        return compiled_misfit(widths, dtype, capability)
+    most = SHARED_BYTES[HOPPER]
+    if (need := _least_shared_bytes(widths, dtype)) <= most:
+        return None
+    return f"Its weights take {need // 2**10} KiB of shared memory, which has {most // 2**10} KiB."
+
+
+def compiled_misfit(widths: list[int], dtype: torch.dtype, capability: Capability) -> str | None:
+    """The same of any network on a GPU of another compute capability, for which it was compiled."""
+    table = tested.COMPILED[(8, 9) if capability == (8, 6) else capability]  # the same PTX and shared memory
+    name = "float32" if dtype is torch.float32 else "bfloat16"
+    most_inputs, most_outputs = table[name].get((pad_width(max(widths[1:-1])), len(widths) - 2), (0, 0))
+    if pad_width(widths[0] + 1) <= most_inputs and pad_width(widths[-1]) <= most_outputs:
+        return None
+    return (
+        f"Its kernels do not fit into the shared memory of a GPU of compute capability {_text(capability)}."
+    )
+
+
+def slowness(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str:
+    """A sentence on how much slower than eager a supported network was on an H200; "" if it was not.
+
+    On other GPUs: that it is not known.
+    """
+    if (capability := torch.cuda.get_device_capability(device)) != HOPPER:
+        return f"Its kernels were not timed on a GPU of compute capability {_text(capability)}."
+    known = tested.SLOWER.get("float32" if dtype is torch.float32 else "bfloat16", {})
+    shape = _shape(parts)
+    if (ratio := known.get(shape)) is not None:
+        return f"On an H200, a network of this size took {ratio:.2f} times as long as with eager."
+    ratios = [own for (*_, inputs, _), own in known.items() if inputs > _MOST_FAST_INPUTS]
+    if shape[2] > _MOST_FAST_INPUTS and ratios:
+        times = f"{max(ratios):.2f} times as long as with eager"
+        return f"On an H200, networks with as many inputs took up to {times}."
+    return ""
+
+
+def _text(capability: Capability) -> str:
+    return ".".join(map(str, capability))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _activation_name(act: nn.Module) -> str:
+def activation_name(act: nn.Module) -> str:
     by_tanh = getattr(act, "approximate", "none") == "tanh"
     return f"{type(act).__name__} by tanh" if by_tanh else type(act).__name__
-
-
-def has_triton() -> bool:
-    """Whether Triton is installed, so that its version is known."""
-    return bool(_triton_version())
-
-
-def triton_refusal() -> str | None:
-    """Why the Triton of this machine is not used; None if it is."""
-    own = _triton_version()
-    if own.startswith(_TESTED_TRITON):
-        return None
-    return f"The kernels are tested with Triton {_TESTED_TRITON}x; this machine has {own or 'none'}."
 
 
 def fixed_bytes(
@@ -187,7 +242,7 @@ def fixed_bytes(
 ) -> int:
     """The bytes that backward needs beside inputs and outputs, for any number of edges or for some."""
     widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
-    plan = backward_plan(widths, dtype)
+    plan = backward_plan(widths, dtype, torch.cuda.get_device_capability(device))
     layers = _passed_layers(widths, plan)
     buffers = _BUFFER_BYTES if layers else 0
     if edges is not None:
@@ -243,7 +298,8 @@ def launches_of(parts: list[nn.Module], dtype: torch.dtype, device: torch.device
     """The launches of modules that `refusal` does not refuse."""
     layers: list[Any] = parts[0::2]
     widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-    forward, backward = forward_plan(widths, dtype), backward_plan(widths, dtype)
+    capability = torch.cuda.get_device_capability(device)
+    forward, backward = forward_plan(widths, dtype), backward_plan(widths, dtype, capability)
     own = activation_code(parts[1]), layers[0].bias is not None, dtype
     return Launches(
         widths,
@@ -283,17 +339,25 @@ def _net(widths: list[int], plan: Plan, activation: int | None, bias: bool, dtyp
 class TileMLP:
     """A `Network` in Triton. Each program sums its gradients in float32, and `finish` adds the sums up.
 
-    launches: those of this network, if they are known.
+    launches: those of this network, if they are known. programs: how many there are, if not as many as the
+    GPU runs at once.
     """
 
     adds_at_end = True
 
     def __init__(
-        self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor, launches: Launches | None = None
+        self,
+        parts: list[nn.Module],
+        dtype: torch.dtype,
+        like: Tensor,
+        launches: Launches | None = None,
+        programs: int | None = None,
     ) -> None:
         layers: list[Any] = parts[0::2]
         self.dtype = dtype
         own = launches or launches_of(parts, dtype, like.device)
+        if programs is not None:
+            own = replace(own, forward_programs=programs, backward_programs=programs)
         self._launches, self._widths, self._places = own, own.widths, own.places
         self._has_bias = own.forward_net.bias
         weights: list[Tensor] = []
@@ -409,9 +473,12 @@ def forward_plan(widths: list[int], dtype: torch.dtype) -> Plan:
     return _FORWARD_LARGER.get((*key, _size(widths)), _FORWARD[key])
 
 
-def backward_plan(widths: list[int], dtype: torch.dtype) -> Plan:
+def backward_plan(widths: list[int], dtype: torch.dtype, capability: Capability = HOPPER) -> Plan:
     key = _PARTS[dtype], pad_width(max(widths[1:-1]))
-    plan = _BACKWARD_LARGER.get((*key, _size(widths)), _BACKWARD[key])
+    larger = (*key, _size(widths))
+    plan = _BACKWARD_LARGER.get(larger, _BACKWARD[key])
+    if capability != HOPPER:
+        plan = _BACKWARD_SMALLER.get(larger, plan)
     # With one hidden layer, no visit would store anything, nor add the gradients of the last layer.
     return plan._replace(stored=plan.stored and len(widths) > 3)
 
@@ -460,8 +527,9 @@ def _places(widths: list[int]) -> list[int]:
 
 def _backward_programs(widths: list[int], dtype: torch.dtype, device: torch.device) -> int:
     processors = _processors(device)
+    plan = backward_plan(widths, dtype, torch.cuda.get_device_capability(device))
     most = max(1, _SUM_BYTES // (4 * _places(widths)[-1] * processors))
-    return processors * min(backward_plan(widths, dtype).programs, most)
+    return processors * min(plan.programs, most)
 
 
 @cache

@@ -3,9 +3,11 @@
 Its weights do not fit into the shared memory of a processor together, as those of `tile_mlp` do. The values
 of the hidden layers of a slice of edges are in buffers whose size does not depend on the edges; a forward or
 backward pass goes through one slice after another. The values of the first hidden layer are not kept: they
-are computed from the inputs again.
+are computed from the inputs again. For the formulas, see `tile_kernels.wide_triton`.
 
-float32 products are computed on the matrix units from fp16 parts, with the accuracy of float32.
+float32 products are computed on the matrix units from fp16 parts. Numbers have the accuracy of float32 down
+to a thousandth of the largest one of their layer in the chunk; the errors of smaller ones are about 1e-10 of
+the largest. An infinite input or gradient makes the results of its whole chunk NaN.
 """
 
 from __future__ import annotations
@@ -19,38 +21,98 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.tile_mlp import Gradients, Net, activation_code, pad_width
+from pinchpoint.kit.edges.tile_mlp import (
+    GELU_BY_TANH,
+    HOPPER,
+    NO_KERNELS,
+    SHARED_BYTES,
+    Capability,
+    Gradients,
+    Net,
+    activation_code,
+    compiled_misfit,
+    disorder,
+    pad_width,
+    was_tested_on,
+)
 
 WIDTH = 256  # to which every hidden layer is padded
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp`, and so are single hidden layers
 _MOST_INPUTS, _MOST_OUTPUTS = 63, 64
 _MOST_HIDDEN_LAYERS = 4
-_TESTED_DTYPES = (torch.float32, torch.bfloat16)
-_TESTED_ACTIVATIONS = (nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh)  # GELU without approximation
+_DTYPES = (torch.float32, torch.bfloat16)
 _TILE = 16  # the narrowest tile of the matrix units
 _MOST_TILE = 128  # edges: slices are multiples of it
 _FAST = True  # whether 16-bit kernels use instructions that Triton's interpreter lacks
-_TESTED_CAPABILITY = (9, 0)  # compute capability on which they are tested; on others, layers run one by one
 
 
 class Plan(NamedTuple):
-    """How a kernel is launched: edges in a tile, columns of a block, warps, tiles on the chip."""
+    """How a kernel is launched: edges in a tile, columns of a block, warps, tiles on the chip.
+
+    turned: sums of gradients are transposed.
+    """
 
     edges: int
     columns: int
     warps: int
     stages: int = 1
+    turned: bool = False
 
 
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
 # gradients and a chunk of some 200,000 edges fit beside them.
 _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
-_FIRST = {2: Plan(128, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # with the second layer in 16 bits
-_MIDDLE = {2: Plan(128, WIDTH, 8), 4: Plan(64, 128, 8)}
-_OUTPUTS = {2: Plan(128, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # with the layer below in 16 bits
-_BACK_LAST = {2: Plan(64, WIDTH, 16), 4: Plan(64, 128, 8)}
-_BETWEEN = {2: Plan(64, 64, 8, 3), 4: Plan(64, 64, 8, 2)}
-_INPUTS = {2: Plan(64, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # the gradient of the inputs
+_BLOCK = 64  # columns of a weight's gradient that one program has
+
+
+class Plans(NamedTuple):
+    """Those of all kernels. In 16 bits, the first and the outputs' have the layer beside them, too."""
+
+    first: Plan
+    middle: Plan
+    outputs: Plan
+    back_last: Plan
+    between: Plan
+    inputs: Plan  # the gradient of the inputs
+
+
+_PLANS = {
+    2: Plans(
+        first=Plan(128, WIDTH, 8),
+        middle=Plan(128, WIDTH, 8),
+        outputs=Plan(128, WIDTH, 8),
+        back_last=Plan(64, WIDTH, 16),
+        between=Plan(64, _BLOCK, 8, 3),
+        inputs=Plan(64, WIDTH, 8),
+    ),
+    4: Plans(
+        first=Plan(64, WIDTH, 8),
+        middle=Plan(64, 128, 8),
+        outputs=Plan(64, WIDTH, 8),
+        back_last=Plan(64, 128, 8),
+        between=Plan(64, _BLOCK, 8, 2),
+        inputs=Plan(64, WIDTH, 8),
+    ),
+}
+# The same on GPUs of other compute capabilities, with less shared memory.
+_SMALLER_PLANS = {
+    2: Plans(
+        first=Plan(32, WIDTH, 8),
+        middle=Plan(32, WIDTH, 8),
+        outputs=Plan(32, WIDTH, 8),
+        back_last=Plan(32, WIDTH, 8),
+        between=Plan(32, _BLOCK, 8, 3),
+        inputs=Plan(32, WIDTH, 8),
+    ),
+    4: Plans(
+        first=Plan(32, WIDTH, 8),
+        middle=Plan(32, _BLOCK, 8),
+        outputs=Plan(32, WIDTH, 8),
+        back_last=Plan(32, 128, 8),
+        between=Plan(16, _BLOCK, 8, turned=True),
+        inputs=Plan(16, WIDTH, 8),
+    ),
+}
 
 
 def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str | None:
@@ -58,33 +120,37 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
 
     parts: alternating linear layers and activations.
     """
-    if torch.cuda.get_device_capability(device) != _TESTED_CAPABILITY:
-        return "The kernels are tested on GPUs of compute capability 9.0 alone (H100, H200)."
-    if dtype not in _TESTED_DTYPES:
-        return f"{dtype} is not {' or '.join(_name(tested) for tested in _TESTED_DTYPES)}."
+    if (capability := torch.cuda.get_device_capability(device)) not in SHARED_BYTES:
+        return NO_KERNELS
+    if dtype not in _DTYPES:
+        return f"{dtype} is not {' or '.join(_name(one) for one in _DTYPES)}."
+    if (problem := disorder(parts)) is not None:
+        return problem
     linear: list[Any] = parts[0::2]
-    if len(parts) < 3 or len(parts) % 2 == 0 or any(type(layer) is not nn.Linear for layer in linear):
-        return "The MLP does not alternate linear layers and activations, with a linear layer at both ends."
-    if any(above.in_features != below.out_features for below, above in pairwise(linear)):
-        return "The widths of two layers do not match."  # torch itself will raise the error
     hidden = [layer.out_features for layer in linear[:-1]]
     if not MIN_HIDDEN <= max(hidden) <= WIDTH:
         return f"The widest hidden layer has {max(hidden)} columns, not {MIN_HIDDEN} to {WIDTH}."
     if not 2 <= len(hidden) <= _MOST_HIDDEN_LAYERS:
         return f"The number of hidden layers is {len(hidden)}, not 2 to {_MOST_HIDDEN_LAYERS}."
-    kinds = {type(act) for act in parts[1::2]}
-    if len(kinds) > 1 or not kinds <= set(_TESTED_ACTIVATIONS):
-        return f"The activations are not all {' or all '.join(act.__name__ for act in _TESTED_ACTIVATIONS)}."
-    if any(getattr(act, "approximate", "none") != "none" for act in parts[1::2]):
-        return "GELU is approximated by tanh."
-    if len({layer.bias is None for layer in linear}) > 1:
-        return "Some linear layers have a bias and some have none."
     inputs, outputs = linear[0].in_features, linear[-1].out_features
     if inputs > _MOST_INPUTS or outputs > _MOST_OUTPUTS:
         return (
             f"There are {inputs} inputs and {outputs} outputs, more than {_MOST_INPUTS} and {_MOST_OUTPUTS}."
         )
-    return None
+    return None if capability == HOPPER else compiled_misfit([inputs, *hidden, outputs], dtype, capability)
+
+
+def is_compared(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels of modules that `refusal` does not refuse were compared with float64 beforehand."""
+    linear: list[Any] = parts[0::2]
+    ends = pad_width(linear[0].in_features + 1) <= 2 * _TILE and linear[-1].out_features <= _TILE
+    known = activation_code(parts[1]) != GELU_BY_TANH and linear[0].bias is not None
+    return ends and known and was_tested_on(device)
+
+
+def plans_of(size: int, capability: Capability) -> Plans:
+    """The plans of a GPU. size: the bytes of a number."""
+    return (_PLANS if capability == HOPPER else _SMALLER_PLANS)[size]
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -98,10 +164,10 @@ def fixed_bytes(
     hidden, size, programs = len(linear) - 1, dtype.itemsize, processors(device)
     buffers = _buffer_bytes(hidden, edges, size, programs)
     sums = _Sums.of([linear[0].in_features, *(layer.out_features for layer in linear)])
-    converted = (hidden - 1) * WIDTH * WIDTH * size if dtype is torch.float32 else 0
-    if dtype is not torch.float32:
-        converted = 2 * sum(layer.weight.numel() for layer in linear)
-    groups = _groups(device, size)
+    converted = size * sum(layer.weight.numel() for layer in linear[1:])
+    if dtype is torch.float32:  # the weights between hidden layers, and the norms and bounds of all layers
+        converted = 4 * ((hidden - 1) * WIDTH * WIDTH + 6 * len(linear))
+    groups = _groups(programs)
     return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
 
 
@@ -123,11 +189,11 @@ def _slice_edges(
     """
     limit_bytes = limit_bytes or _BUFFER_BYTES[size]
     most = limit_bytes // (layers * WIDTH * size) // _MOST_TILE * _MOST_TILE
-    for unit in (programs * _MOST_TILE, programs * _BACK_LAST[size].edges):
-        if most >= unit:
+    for unit in (programs * _MOST_TILE, programs * _PLANS[size].back_last.edges):
+        if most >= unit and unit % _MOST_TILE == 0:
             most = most // unit * unit
             break
-    return most if edges is None else min(most, -(-edges // _MOST_TILE) * _MOST_TILE)
+    return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
 
 
 class _Sums(NamedTuple):
@@ -148,28 +214,39 @@ class _Sums(NamedTuple):
         return _Sums([0, sizes[0], sizes[0] + sizes[-1]], between)
 
 
-def wide_network(parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0) -> WideMLP:
+def wide_network(
+    parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0, programs: int | None = None
+) -> WideMLP:
     """The network for an MLP that `refusal` does not refuse. The arguments are those of WideMLP."""
-    return (_Float32 if dtype is torch.float32 else _Short)(parts, dtype, like, edges)
+    return (_Float32 if dtype is torch.float32 else _Short)(parts, dtype, like, edges, programs)
 
 
 class WideMLP(ABC):
     """A `Network` in Triton. Programs sum their gradients in float32, and `finish` adds the sums up.
 
-    edges: of the largest chunk, if that is known, so that the buffers are no larger than it needs.
+    edges: of the largest chunk, if that is known, so that the buffers are no larger than it needs. programs:
+    how many there are, if not as many as the GPU has multiprocessors.
     """
 
     adds_at_end = True
 
-    def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0) -> None:
+    def __init__(
+        self,
+        parts: list[nn.Module],
+        dtype: torch.dtype,
+        like: Tensor,
+        edges: int = 0,
+        programs: int | None = None,
+    ) -> None:
         layers: list[Any] = parts[0::2]
         self.dtype = dtype
         self._size = size = dtype.itemsize
         self._edges = edges
+        self._plans = plans = plans_of(size, torch.cuda.get_device_capability(like.device))
         # Each kernel writes whole tiles; a larger tile of the next one would have rows that nothing wrote.
-        assert _BETWEEN[size].edges <= _BACK_LAST[size].edges <= _FIRST[size].edges
-        assert _BACK_LAST[size].edges <= _MIDDLE[size].edges
-        assert _INPUTS[size].edges <= _BETWEEN[size].edges
+        order = plans.inputs, plans.between, plans.back_last, plans.middle, plans.first
+        tiles = [plan.edges for plan in order]
+        assert tiles == sorted(tiles) and max(tiles[-1], plans.outputs.edges) <= _MOST_TILE
         self._act = activation_code(parts[1])
         self._has_bias = layers[0].bias is not None
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
@@ -179,8 +256,8 @@ class WideMLP(ABC):
             for layer in layers
         ]
         self._places = _Sums.of(self._widths)
-        self._programs = processors(like.device)
-        self._groups = _groups(like.device, self._size)
+        self._programs = programs or processors(like.device)
+        self._groups = _groups(self._programs)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
         self._sums: tuple[Tensor, Tensor] | None = None
@@ -188,9 +265,9 @@ class WideMLP(ABC):
     def forward(self, inputs: Tensor) -> Tensor:
         out = torch.empty(inputs.shape[0], self._widths[-1], dtype=self.dtype, device=inputs.device)
         self._prepare(inputs)
+        self._start_chunk(inputs, None)
         if isinstance(inputs, compat.FakeTensor):
             return out
-        self._start_chunk(inputs, None)
         turns = self._turns()
         limit_bytes = self._buffers[0].numel()
         step = _slice_edges(turns, inputs.shape[0], self._size, self._programs, limit_bytes)
@@ -213,9 +290,9 @@ class WideMLP(ABC):
             )
             self._sums = first, second
         self._prepare(inputs)
+        self._start_chunk(inputs, gradient)
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
-        self._start_chunk(inputs, gradient)
         layers = self._layers_in_backward(want_inputs=want_inputs)
         step = _slice_edges(layers, inputs.shape[0], self._size, self._programs)
         for begin in range(0, inputs.shape[0], step):
@@ -226,12 +303,11 @@ class WideMLP(ABC):
     def finish(self, into: Gradients) -> None:
         """Add the sums of all programs to `into`, and free the buffers."""
         self._buffers.clear()
-        if self._sums is None:
+        sums, self._sums = self._sums, None
+        if sums is None or not into:
             return
-        (ends, between), self._sums = (sums.sum(0) if into else sums for sums in self._sums), None
-        if not into:
-            return
-        own, sums, number = [], [], 0
+        ends, between = (one.sum(0) for one in sums)
+        own, totals, number = [], [], 0
         for at, (below, above) in enumerate(pairwise(self._widths)):
             if 0 < at <= self._last:
                 total = between[self._places.between[at - 1] : self._places.between[at]]
@@ -241,9 +317,9 @@ class WideMLP(ABC):
             for one in pair if self._has_bias else pair[:1]:
                 if number in into:
                     own.append(into[number])
-                    sums.append(one)
+                    totals.append(one)
                 number += 1
-        torch.ops.aten._foreach_add_.List(own, sums)
+        torch.ops.aten._foreach_add_.List(own, totals)
 
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
@@ -260,15 +336,15 @@ class WideMLP(ABC):
 
     @abstractmethod
     def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
-        """Note what the kernels of a chunk need to know of its inputs and gradients."""
+        """Compute what the kernels of a chunk need to know of its inputs and gradients."""
 
     @abstractmethod
     def _turns(self) -> int:
-        """The buffers that forward uses in turn."""
+        """The number of buffers that forward uses in turn."""
 
     @abstractmethod
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
-        """The layers of which backward holds values."""
+        """The number of layers of which backward holds values."""
 
     @abstractmethod
     def _forward_slice(
@@ -335,8 +411,9 @@ class _Short(WideMLP):
     _converted: list[Tensor] | None = None
 
     def _convert(self, inputs: Tensor) -> None:
-        if self._converted is None:  # those of the first layer are converted as they are read, with the bias
-            self._converted = [weight.detach().to(self.dtype) for weight, _ in self._weights]
+        if self._converted is None:  # the first as it is: its kernels convert it with the bias
+            first, *others = (weight.detach() for weight, _ in self._weights)
+            self._converted = [first, *(weight.to(self.dtype) for weight in others)]
 
     def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
         """Nothing: the kernels need no bounds."""
@@ -357,7 +434,7 @@ class _Short(WideMLP):
     def _hidden(self, inputs: Tensor, begin: int, count: int, z: list[Tensor]) -> None:
         """z of hidden layer 1 and above, as many as there are buffers."""
         assert self._converted is not None
-        plan = _FIRST[2]
+        plan = self._plans.first
         programs = self._programs_of(plan, count)
         _kernels(short=True).first_two(
             programs,
@@ -367,7 +444,7 @@ class _Short(WideMLP):
             warps=plan.warps,
             stages=1,
         )
-        plan = _MIDDLE[2]
+        plan = self._plans.middle
         programs = self._programs_of(plan, count)
         for layer in range(2, len(z) + 1):
             _kernels(short=True).middle_layer(
@@ -383,7 +460,7 @@ class _Short(WideMLP):
     def _outputs(self, begin: int, count: int, z: Tensor, out: Tensor) -> None:
         """The outputs from z of the hidden layer before the last one, or of the last if there are two."""
         assert self._converted is not None
-        plan = _OUTPUTS[2]
+        plan = self._plans.outputs
         programs = self._programs_of(plan, count)
         weights = self._converted[-2], self._weights[-2][1], self._converted[-1], self._weights[-1][1]
         _kernels(short=True).last_two(
@@ -409,7 +486,7 @@ class _Short(WideMLP):
         assert self._converted is not None and self._sums is not None
         z = buffers[: self._last]
         self._hidden(inputs, begin, count, z)
-        plan, kernels = _BACK_LAST[2], _kernels(short=True)
+        plan, kernels = self._plans.back_last, _kernels(short=True)
         programs = self._programs_of(plan, count)
         out, weights = gradient if values is None else values, (self._converted[-1], self._weights[-1][1])
         kernels.back_last(
@@ -422,7 +499,7 @@ class _Short(WideMLP):
             warps=plan.warps,
             stages=1,
         )
-        plan = _BETWEEN[2]
+        plan = self._plans.between
         programs = self._groups * (WIDTH // plan.columns)
         for layer in range(self._last, 0, -1):
             before = z[layer - 2] if layer > 1 else buffers[-1]
@@ -442,7 +519,7 @@ class _Short(WideMLP):
                 stages=1,
             )
         if of_inputs is not None:
-            plan = _INPUTS[2]
+            plan = self._plans.inputs
             kernels.first_gradient(
                 self._programs_of(plan, count),
                 (inputs, buffers[-1], of_inputs, self._sums[0], self._weights[0][0]),
@@ -473,10 +550,12 @@ class _Float32(WideMLP):
             weights = [one for pair in self._weights for one in pair]
             weights += weights[:2] * (_MOST_HIDDEN_LAYERS + 1 - len(self._weights))  # not read
             tensors = packed, norms, *weights
-            _kernels().pack(self._last + 2, tensors, (), self._net(_MIDDLE[4]), warps=8, stages=1)
+            _kernels().pack(self._last + 2, tensors, (), self._net(self._plans.middle), warps=8, stages=1)
 
     def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
         self._bounds = torch.zeros(2 * self._last + 4, dtype=torch.float32, device=inputs.device)
+        if isinstance(inputs, compat.FakeTensor):
+            return
         for at, values in enumerate((inputs, gradient)):
             if values is not None:
                 numbers = values.numel(), 2 * self._programs
@@ -524,7 +603,7 @@ class _Float32(WideMLP):
         if values is not None:
             outputs = spare.view(-1)[: count * self._widths[-1]].view(count, -1)
             self._outputs(count, z[self._last], outputs, apply=True)
-        plan, kernels = _BACK_LAST[4], _kernels()
+        plan, kernels = self._plans.back_last, _kernels()
         programs = self._block_programs(plan)
         top = z[self._last]
         kernels.back_last(
@@ -539,7 +618,7 @@ class _Float32(WideMLP):
         )
         if values is not None and outputs is not None:
             values[begin : begin + count] = outputs  # which may replace the gradient
-        plan = _BETWEEN[4]
+        plan = self._plans.between
         programs = self._groups * (WIDTH // plan.columns)
         for layer in range(self._last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
@@ -565,11 +644,12 @@ class _Float32(WideMLP):
                 layer > 1 or of_inputs is not None,
                 # More inputs than one tile leave no room for a second tile of dz in shared memory.
                 plan.stages if layer > 1 or self._net(plan).inputs_padded == _TILE else 1,
+                plan.turned,
                 warps=plan.warps,
                 stages=1,
             )
         if of_inputs is not None:
-            plan = _INPUTS[4]
+            plan = self._plans.inputs
             programs = self._programs_of(plan, count)
             kernels.first_gradient(
                 programs,
@@ -583,7 +663,7 @@ class _Float32(WideMLP):
 
     def _first(self, inputs: Tensor, begin: int, count: int, after: Tensor) -> None:
         assert self._packed is not None and self._bounds is not None
-        plan = _FIRST[4]
+        plan = self._plans.first
         programs = self._programs_of(plan, count)
         _kernels().first_layer(
             programs,
@@ -599,7 +679,7 @@ class _Float32(WideMLP):
     ) -> None:
         """A hidden layer from the activations below: z to `before`, activations to `after`."""
         assert self._packed is not None and self._bounds is not None
-        plan = _MIDDLE[4]
+        plan = self._plans.middle
         programs = self._block_programs(plan)
         tensors = (
             _parts_of(values),
@@ -618,7 +698,7 @@ class _Float32(WideMLP):
     def _outputs(self, count: int, values: Tensor, out: Tensor, *, apply: bool) -> None:
         """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
         assert self._packed is not None and self._bounds is not None
-        plan = _OUTPUTS[4]
+        plan = self._plans.outputs
         programs = self._programs_of(plan, count)
         _kernels().outputs(
             programs,
@@ -646,9 +726,9 @@ def _kernels(*, short: bool = False) -> Any:
     return wide_parts_triton
 
 
-def _groups(device: torch.device, size: int) -> int:
+def _groups(programs: int) -> int:
     """Groups of programs that have all blocks of a weight's gradient together."""
-    return max(1, processors(device) // (WIDTH // _BETWEEN[size].columns))
+    return max(1, programs // (WIDTH // _BLOCK))
 
 
 def processors(device: torch.device) -> int:

@@ -240,10 +240,12 @@ def load_bias(bias, WIDE: tl.constexpr, WIDTH: tl.constexpr, NET: tl.constexpr):
 
 @triton.jit
 def load_inputs(inputs, edge, count, NET: tl.constexpr):
-    """The inputs of a tile's edges, followed by 1 and zeros."""
+    """The inputs of a tile's edges, followed by 1 if there are biases, and zeros."""
     k, e = along(tl.arange(0, NET.inputs_padded), edge, NET)
     x = tl.load(inputs + e * NET.inputs + k, mask=(e < count) & (k < NET.inputs), other=0.0).to(tl.float32)
-    return tl.where(k == NET.inputs, 1.0, x)
+    if NET.bias:  # without one, the 1 would only raise the power of 2 that small inputs share
+        x = tl.where(k == NET.inputs, 1.0, x)
+    return x
 
 
 @triton.jit

@@ -3,8 +3,9 @@
     first_layer     a_0 = act(x W_in' + b)
     middle_layer    z_i = a_i-1 W_i' + b,   a_i = act(z_i)
     outputs         out = a_last W_out' + b
-    back_last       dW_out += g' act(z_last),   dz_last = (g W_out) act'(z_last),   out as above
+    back_last       dW_out += g' act(z_last),   dz_last = (g W_out) act'(z_last)
     back_between    dW_i += dz_i' act(z_i-1),   dz_i-1 = (dz_i W_i) act'(z_i-1)
+    first_gradient  dW_in += dz_0' x,   dx = dz_0 W_in
 
 Activations a and gradients dz are in memory as operands of the matrix units: a number is the sum of two fp16
 numbers, which one power of 2 for all edges of a chunk brings into their range. It follows from the largest
@@ -139,7 +140,8 @@ def largest(values, bounds, count, programs, AT: tl.constexpr):
     """The largest of some numbers to bounds[AT], which was zero."""
     BLOCK: tl.constexpr = 2048
     most = tl.zeros((1, BLOCK), tl.float32)
-    for block in range(tl.program_id(0), tl.cdiv(count, BLOCK), programs):
+    blocks = tl.cdiv(tl.cast(count, tl.int64), BLOCK)  # rounding up would pass 2^31 in 32 bits
+    for block in range(tl.program_id(0), blocks, programs):
         place = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
         value = tl.load(values + place, mask=place < count, other=0.0)
         most = tl.maximum(most, tl.abs(value.to(tl.float32)))
@@ -152,7 +154,7 @@ def _scale_of_values(norms, bounds, LAYER: tl.constexpr, NET: tl.constexpr):
     below = tl.load(bounds + 2 * LAYER)
     bound = below * tl.load(norms + 4 * LAYER) + tl.load(norms + 4 * LAYER + 2)
     if NET.activation == 4:  # tanh; all others are no larger than z
-        bound = tl.minimum(bound, 1.0)
+        bound = tl.where(below < float("inf"), tl.minimum(bound, 1.0), below)
     return _scale(bound)
 
 
@@ -441,6 +443,7 @@ def back_between(
     NB: tl.constexpr,
     STORE: tl.constexpr,
     STAGES: tl.constexpr,
+    TURNED: tl.constexpr,
 ):
     """A block of columns of the gradient of weight LAYER between hidden layers, and of dz below it.
 
@@ -448,7 +451,8 @@ def back_between(
     if it is the first. planes: where its dz goes if STORE, which may be the memory of `before`. Without
     STORE, the gradient of the first layer's weight is added to `ends`, each program its block of rows.
     sums: (groups of programs, TOTAL); those of this weight begin at `at`, and those of its bias follow.
-    ends: (programs, TOTAL_ENDS).
+    ends: (programs, TOTAL_ENDS). TURNED: the sums are those of the transposed gradients. Before Hopper,
+    Triton divides all products among warps in the same way, so that each would hold all of dz without it.
     """
     H: tl.constexpr = NET.hidden_padded
     EDGES: tl.constexpr = NET.edges
@@ -464,9 +468,14 @@ def back_between(
     _, factor = _scale_of_slopes(norms, bounds, LAYER, NET)
     up_dz, factor_dz = _scale_of_slopes(norms, bounds, LAYER - 1, NET)
     factor_z = factor * tl.load(norms + 4 * LAYER + 3)
-    total = tl.zeros((H, NB), tl.float32)
-    of_bias = tl.zeros((H, 16), tl.float32)
-    ones = tl.full((EDGES, 16), 1.0, tl.float16)
+    if TURNED:
+        total = tl.zeros((NB, H), tl.float32)
+        of_bias = tl.zeros((16, H), tl.float32)
+        ones = tl.full((16, EDGES), 1.0, tl.float16)
+    else:
+        total = tl.zeros((H, NB), tl.float32)
+        of_bias = tl.zeros((H, 16), tl.float32)
+        ones = tl.full((EDGES, 16), 1.0, tl.float16)
     first = tl.program_id(0) // BLOCKS
     tiles, step = tl.cdiv(count, EDGES), programs // BLOCKS
     largest = tl.zeros((EDGES, NB), tl.float32)
@@ -490,14 +499,23 @@ def back_between(
             sum_in = _add_first_rows(inputs, at_tile, e_high, e_low, factor_dz, sum_in, begin, count, NET)
         value, slope = activation(z, NET)
         a_high, a_low = _parts(value, up)
-        turned = tl.trans(d[0]), tl.trans(d[1])
-        product = tl.dot(turned[0], a_low)
-        product = tl.dot(turned[1], a_high, product)
-        product = tl.dot(turned[0], a_high, product)
-        total += product * (factor * factor_a)
-        # The sum over the edges as a product: the same in all 16 columns.
-        column = tl.dot(turned[1], ones)
-        of_bias += tl.dot(turned[0], ones, column) * factor
+        if TURNED:
+            turned = tl.trans(a_high), tl.trans(a_low)
+            product = tl.dot(turned[1], d[0])
+            product = tl.dot(turned[0], d[1], product)
+            product = tl.dot(turned[0], d[0], product)
+            total += product * (factor * factor_a)
+            row = tl.dot(ones, d[1])
+            of_bias += tl.dot(ones, d[0], row) * factor
+        else:
+            turned = tl.trans(d[0]), tl.trans(d[1])
+            product = tl.dot(turned[0], a_low)
+            product = tl.dot(turned[1], a_high, product)
+            product = tl.dot(turned[0], a_high, product)
+            total += product * (factor * factor_a)
+            # The sum over the edges as a product: the same in all 16 columns.
+            column = tl.dot(turned[1], ones)
+            of_bias += tl.dot(turned[0], ones, column) * factor
         dz = _multiply(d, block, factor_z) * slope
         if FIRST:
             z = _first_values(inputs, lower, tile + step, begin, count, NET)
@@ -513,10 +531,14 @@ def back_between(
     if not FIRST:
         _raise(bounds + 2 * LAYER + 1, largest)
     own = sums + first.to(tl.int64) * TOTAL + at
-    add_to(own + k[:, None] * BELOW + n[None, :], total, (k < WIDE)[:, None] & (n < BELOW)[None, :])
     # Of the programs with one block each, the first has the sum for the bias.
     is_first = tl.program_id(0) % BLOCKS == 0
-    add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
+    if TURNED:
+        add_to(own + k[None, :] * BELOW + n[:, None], total, (k < WIDE)[None, :] & (n < BELOW)[:, None])
+        add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=0) * 0.0625, (k < WIDE) & is_first)
+    else:
+        add_to(own + k[:, None] * BELOW + n[None, :], total, (k < WIDE)[:, None] & (n < BELOW)[None, :])
+        add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
     if not STORE:
         last_tile = first + tl.maximum(tl.cdiv(tiles - first, step) - 1, 0) * step
         sum_in = _add_first_rows(inputs, last_tile, e_high, e_low, factor_dz, sum_in, begin, count, NET)
