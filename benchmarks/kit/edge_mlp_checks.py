@@ -137,12 +137,12 @@ def one_of_each_shape() -> list[dict[str, Any]]:
 
 def compiled_networks(capability: tuple[int, int]) -> list[dict[str, Any]]:
     """Those of `one_of_each_shape` that run on GPUs of another compute capability."""
-    from pinchpoint.kit.edges import tile_mlp
+    from pinchpoint.kit.edges import mlp_support
 
     return [
         {**job, "compiled_for": ".".join(map(str, capability))}
         for job in one_of_each_shape()
-        if tile_mlp.compiled_misfit(job["widths"], getattr(torch, job["dtype"]), capability) is None
+        if mlp_support.compiled_misfit(job["widths"], getattr(torch, job["dtype"]), capability) is None
     ]
 
 
@@ -177,11 +177,11 @@ def by_kernels(
 
     moves: with the gradient of the inputs.
     """
-    from pinchpoint.kit.edges import tile_mlp, wide_mlp
+    from pinchpoint.kit.edges import edge_mlp, tile_mlp
 
     layers: list[Any] = list(mlp)[0::2]
     is_wide = _is_wide({"widths": [layer.in_features for layer in layers] + [0]})
-    make: Any = wide_mlp.wide_network if is_wide else tile_mlp.TileMLP
+    make: Any = edge_mlp.wide_network if is_wide else tile_mlp.TileMLP
     network = make(list(mlp), gradient.dtype, x)
     into = {at: torch.zeros_like(one) for at, one in enumerate(mlp.parameters())}
     results = []
@@ -366,7 +366,7 @@ def table(
     record: the rows of `edge_mlp_compiled.py`; None: what is compiled for other GPUs stays. add: with the
     networks of the present table of whose shape none failed.
     """
-    from pinchpoint.kit.edges.tile_mlp import pad_width
+    from pinchpoint.kit.edges.mlp_support import pad_width
 
     compiled = tested.COMPILED if record is None else _compiled(record, rows)
     rows = [row for row in rows if "compiled_for" not in row]
@@ -461,7 +461,7 @@ def _name(row: dict[str, Any]) -> str:
 
 def _shape(row: dict[str, Any]) -> tuple[int, int, int, int]:
     """The padded width and the number of hidden layers, and what distinguishes their kernels."""
-    from pinchpoint.kit.edges.tile_mlp import pad_width
+    from pinchpoint.kit.edges.mlp_support import pad_width
 
     hidden = row["widths"][1:-1]
     ends = pad_width(row["widths"][0] + 1), pad_width(row["widths"][-1])

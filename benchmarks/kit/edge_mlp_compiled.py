@@ -30,7 +30,7 @@ import torch
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.kit import triton_launch
-from pinchpoint.kit.edges.tile_mlp import SHARED_BYTES, Capability
+from pinchpoint.kit.edges.mlp_support import SHARED_BYTES, Capability
 
 CAPABILITIES: tuple[tuple[Capability, ...], ...] = ((8, 0), (8, 6), (8, 9)), ((9, 0),)
 EDGES = 300  # the code does not depend on them

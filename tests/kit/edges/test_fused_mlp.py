@@ -13,7 +13,7 @@ from torch import nn
 
 from pinchpoint import kit
 from pinchpoint.kit import flat_path
-from pinchpoint.kit.edges import edge_mlp, fused_mlp, tile_mlp
+from pinchpoint.kit.edges import edge_mlp, fused_mlp, mlp_support
 from pinchpoint.kit.edges.tile_kernels import tested
 
 on_hopper = pytest.mark.skipif(
@@ -156,7 +156,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
     monkeypatch.setattr(edge_mlp, "own_kernels", lambda _: True)
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(mlp_support, "_triton_version", lambda: "3.6.0")
 
 
 @pytest.mark.usefixtures("hopper")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import Edges, edge_transform, flat_path
-from pinchpoint.kit.edges import edge_mlp, first_use, tile_mlp
+from pinchpoint.kit.edges import edge_mlp, first_use, mlp_support, tile_mlp
 from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk
 from pinchpoint.kit.edges.tile_kernels import tested
 
@@ -194,7 +194,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132)
     )
     monkeypatch.setattr(edge_mlp, "own_kernels", lambda _: True)
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(mlp_support, "_triton_version", lambda: "3.6.0")
 
 
 @pytest.mark.usefixtures("hopper")
@@ -241,7 +241,7 @@ def test_networks_that_were_not_compared_with_float64_are_when_they_are_first_us
         network = edge_mlp.network_of(parts, edges=100, inputs=like, path=path)
         assert isinstance(network, tile_mlp.TileMLP if compared else first_use.CheckedMLP)
     mlp, like = mlp_truth.network((6, 64, 64, 16)), torch.zeros(0, 6)
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.7.1")
+    monkeypatch.setattr(mlp_support, "_triton_version", lambda: "3.7.1")
     path = flat_path(mlp, like=like)
     assert path.in_tiles and not path.compared
     assert isinstance(edge_mlp.network_of(mlp, edges=100, inputs=like), first_use.CheckedMLP)
@@ -257,10 +257,10 @@ def test_what_was_compared_with_float64_on_a_card_is_known() -> None:
         parts = list(mlp_truth.network(widths, act))
         for dtype in DTYPES.values():
             assert tile_mlp.refusal(parts, dtype, CUDA) is None
-            assert tile_mlp.is_compared(parts, dtype, CUDA)
+            assert mlp_support.is_compared(parts, dtype, CUDA)
     headline = list(mlp_truth.network((6, 128, 128, 128, 16)))
-    assert tile_mlp.is_compared(headline, torch.float16, CUDA)
-    assert not tile_mlp.is_compared(list(mlp_truth.network((22, 128, 128, 128, 16))), torch.float16, CUDA)
+    assert mlp_support.is_compared(headline, torch.float16, CUDA)
+    assert not mlp_support.is_compared(list(mlp_truth.network((22, 128, 128, 128, 16))), torch.float16, CUDA)
 
 
 @pytest.mark.usefixtures("hopper")

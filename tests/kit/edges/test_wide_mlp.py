@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import flat_path
-from pinchpoint.kit.edges import edge_mlp, tile_mlp, wide_mlp
+from pinchpoint.kit.edges import edge_mlp, mlp_support, wide_mlp
 from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk, chunk_bytes
 from pinchpoint.kit.edges.tile_kernels import tested
 
@@ -38,7 +38,7 @@ def run(mlp: nn.Sequential, x: Tensor, gradient: Tensor, dtype: torch.dtype, *pa
 
     The gradients of the parameters without that of the inputs, which other kernels compute, must be the same.
     """
-    network = wide_mlp.wide_network(list(mlp), dtype, x)
+    network = edge_mlp.wide_network(list(mlp), dtype, x)
     into = {at: torch.zeros_like(p) for at, p in enumerate(mlp.parameters())}
     results = [
         network.backward(x[part].clone(), gradient[part].clone(), into, want_inputs=True, want_values=True)
@@ -168,7 +168,7 @@ def test_large_numbers_of_an_edge_leave_small_errors_in_the_others() -> None:
 def test_inputs_that_are_not_finite_leave_no_wrong_values(act: Any) -> None:
     torch.manual_seed(0)
     mlp, x = mlp_truth.network((6, 128, 128, 5), act), torch.rand(60, 6)
-    network = wide_mlp.wide_network(list(mlp), torch.float32, x)
+    network = edge_mlp.wide_network(list(mlp), torch.float32, x)
     right = mlp(x)
     for number in (torch.inf, torch.nan):
         x[3, 1] = number
@@ -184,7 +184,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
     monkeypatch.setattr(edge_mlp, "own_kernels", lambda _: True)
-    monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(mlp_support, "_triton_version", lambda: "3.6.0")
 
 
 @pytest.mark.usefixtures("hopper")
@@ -234,11 +234,11 @@ def test_no_kernel_reads_rows_that_nothing_wrote(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlp = list(mlp_truth.network((6, 256, 256, 16)))
-    wide_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
+    edge_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
     plans = wide_mlp._PLANS[dtype.itemsize]._replace(**{name: wide_mlp.Plan(256, 128, 8)})
     monkeypatch.setitem(wide_mlp._PLANS, dtype.itemsize, plans)
     with pytest.raises(AssertionError):
-        wide_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
+        edge_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
 
 
 @pytest.mark.usefixtures("hopper")
@@ -248,7 +248,7 @@ def test_the_buffers_of_a_small_graph_are_small_and_counted(
 ) -> None:
     monkeypatch.setattr(wide_mlp.compat, "FakeTensor", Tensor)  # no launch
     mlp = mlp_truth.network((6, 256, 256, 256, 16))
-    network = wide_mlp.wide_network(list(mlp), dtype, torch.zeros(0, 6), 1000)
+    network = edge_mlp.wide_network(list(mlp), dtype, torch.zeros(0, 6), 1000)
     gradient = torch.zeros(300, 16, dtype=dtype)
     network.forward(torch.zeros(300, 6))
     network.backward(torch.zeros(300, 6), gradient, {}, want_inputs=True, want_values=True)
@@ -268,7 +268,7 @@ def test_the_buffers_of_a_small_graph_are_small_and_counted(
 @pytest.mark.usefixtures("hopper")
 def test_a_chunk_without_edges_has_no_values_and_adds_nothing() -> None:
     mlp = mlp_truth.network((6, 256, 256, 16))
-    network = wide_mlp.wide_network(list(mlp), torch.bfloat16, torch.zeros(0, 6))
+    network = edge_mlp.wide_network(list(mlp), torch.bfloat16, torch.zeros(0, 6))
     assert network.forward(torch.zeros(0, 6)).shape == (0, 16)
     into = {at: torch.ones_like(one) for at, one in enumerate(mlp.parameters())}
     gradient = torch.zeros(0, 16, dtype=torch.bfloat16)
@@ -316,7 +316,7 @@ def test_slices_fit_the_buffers_and_a_chunk_counts_them(widths: tuple[int, ...])
     rounds = {2: {2: 9, 3: 9, 4: 9}, 4: {2: 6, 3: 6, 4: 4}}
     for dtype, per_edge in ((torch.bfloat16, 68), (torch.float32, 100)):
         buffers = rounds[dtype.itemsize][len(widths) - 2] * 132 * 128 * 256 * dtype.itemsize
-        network = wide_mlp.wide_network(list(mlp), dtype, points)
+        network = edge_mlp.wide_network(list(mlp), dtype, points)
         for edges, want_inputs in product((1, 1000, 400_000), (True, False)):
             layers = network._layers_in_backward(want_inputs=want_inputs)
             assert layers <= len(widths) - 2

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.kit.edges import first_use, fused_mlp, tile_mlp, wide_mlp
+from pinchpoint.kit.edges import (
+    first_use,
+    fused_mlp,
+    mlp_support,
+    tile_mlp,
+    wide_mlp,
+    wide_parts,
+    wide_short,
+)
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, saved_bytes
 from pinchpoint.kit.edges.edge_ops import is_fake, own_kernels
 from pinchpoint.kit.edges.layered_mlp import LayeredMLP, Layers, Network, activation_of
@@ -45,13 +53,21 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath 
 
     def make(parts: list[nn.Module], like: Tensor, programs: int | None) -> Network:
         if path.wide:
-            return wide_mlp.wide_network(parts, dtype, like, edges if programs is None else 0, programs)
+            return wide_network(parts, dtype, like, edges if programs is None else 0, programs)
         return tile_mlp.TileMLP(parts, dtype, like, path.launches, programs)
 
     if path.compared or is_fake(inputs):
         return make(parts, inputs, None)
     key, slice_bytes = (structure_of(module), dtype), fixed_bytes(path, like=inputs)
     return first_use.CheckedMLP(parts, path.layers, inputs, dtype, key, make, slice_bytes)
+
+
+def wide_network(
+    parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0, programs: int | None = None
+) -> wide_mlp.WideMLP:
+    """The network for an MLP that `wide_mlp.refusal` does not refuse. The arguments are those of WideMLP."""
+    kind = wide_parts.WideParts if dtype is torch.float32 else wide_short.WideShort
+    return kind(parts, dtype, like, edges, programs)
 
 
 @dataclass(frozen=True)
@@ -112,12 +128,12 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
         return FlatPath("layers", reason, layers)
     return FlatPath(
         "one kernel",
-        tile_mlp.slowness(parts, dtype, like.device),
+        mlp_support.slowness(parts, dtype, like.device),
         layers,
         in_tiles=not wide,
         wide=wide,
         launches=None if wide else tile_mlp.launches_of(parts, dtype, like.device),
-        compared=(wide_mlp if wide else tile_mlp).is_compared(parts, dtype, like.device),
+        compared=(wide_mlp if wide else mlp_support).is_compared(parts, dtype, like.device),
     )
 
 

@@ -12,8 +12,6 @@ float32 products are computed on the matrix units from fp16 parts, with the accu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -22,28 +20,27 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.tile_kernels import tested
+from pinchpoint.kit.edges.mlp_support import (
+    HOPPER,
+    MIN_TILE,
+    NO_KERNELS,
+    SHARED_BYTES,
+    Capability,
+    activation_code,
+    compiled_misfit,
+    disorder,
+    dtype_name,
+    pad_width,
+)
 
 Gradients = dict[int, Tensor]
-Capability = tuple[int, int]
-# The numbers by which the kernels know the activations.
-_ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 2, nn.ReLU: 3, nn.Tanh: 4}
-_GELU, GELU_BY_TANH = 1, 5
 # Whether 16-bit kernels use instructions that Triton's interpreter lacks, for activations of 16 bits.
 _FAST = True
-_MIN_TILE = 16  # the narrowest tile of the matrix units
 _BUFFER_BYTES = 32 * MIB  # of what backward passes from one layer to the next
 _SUM_BYTES = 24 * MIB  # of the programs' own sums
 _MOST_LAYERS = 5  # linear layers that the kernels have arguments for
 _PARTS = {torch.float32: 2, torch.bfloat16: 1, torch.float16: 1}
-HOPPER = (9, 0)  # the compute capability of the H200, on which the plans below are timed
-# Shared memory of one program by compute capability; on others, layers run one by one.
-SHARED_BYTES = {HOPPER: 227 * 2**10, (8, 0): 163 * 2**10, (8, 6): 99 * 2**10, (8, 9): 99 * 2**10}
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_HIDDEN, _MOST_HIDDEN_ALONE = 63, 64, 128, 256
-WITHOUT_BIAS = " without bias"  # follows an activation in the table of tested networks
-NO_KERNELS = "The kernels are for GPUs of compute capability 8.0, 8.6, 8.9 and 9.0 alone."
-_TESTED_TRITON = "3.6."
-_MOST_FAST_INPUTS = 32  # padded; with more, the networks that were timed were slower than eager
 OVERWRITES = True  # backward writes the gradient of the inputs over them, and the values over their gradient
 
 
@@ -113,13 +110,6 @@ _BACKWARD_SMALLER = {
 }
 
 
-def activation_code(act: nn.Module) -> int | None:
-    """The number by which the kernels know an activation; None if they do not."""
-    if type(act) is nn.GELU:
-        return GELU_BY_TANH if act.approximate == "tanh" else _GELU
-    return _ACTIVATIONS.get(type(act))
-
-
 def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str | None:
     """Why the kernels do not support these modules on the device, a whole sentence; None if they do.
 
@@ -145,45 +135,6 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
     return misfit(widths, dtype, capability)
 
 
-def disorder(parts: list[nn.Module]) -> str | None:
-    """Why these modules are not an MLP as the kernels know them, a sentence; None if they are."""
-    linear: list[Any] = parts[0::2]
-    if len(parts) < 3 or len(parts) % 2 == 0 or any(type(layer) is not nn.Linear for layer in linear):
-        return "The MLP does not alternate linear layers and activations, with a linear layer at both ends."
-    if any(above.in_features != below.out_features for below, above in pairwise(linear)):
-        return "The widths of two layers do not match."  # torch itself will raise the error
-    if len({layer.bias is None for layer in linear}) > 1:
-        return "Some linear layers have a bias, and others do not."
-    if None in (codes := {activation_code(act) for act in parts[1::2]}):
-        return "An activation is not GELU, SiLU, ReLU or tanh."
-    return "The activations differ." if len(codes) > 1 else None
-
-
-def is_compared(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels of modules that `refusal` does not refuse were compared with float64 beforehand."""
-    if not was_tested_on(device):
-        return False
-    linear: list[Any] = parts[0::2]
-    name = activation_name(parts[1]) + ("" if linear[0].bias is not None else WITHOUT_BIAS)
-    return name in tested.NETWORKS.get(dtype_name(dtype), {}).get(_shape(parts), ())
-
-
-def _shape(parts: list[nn.Module]) -> tuple[int, int, int, int]:
-    """A network's shape in the tables: padded width and number of its hidden layers, padded ends."""
-    linear: list[Any] = parts[0::2]
-    return (
-        pad_width(max(layer.out_features for layer in linear[:-1])),
-        len(linear) - 1,
-        pad_width(linear[0].in_features + 1),
-        pad_width(linear[-1].out_features),
-    )
-
-
-def was_tested_on(device: torch.device) -> bool:
-    """Whether kernels were compared on such a GPU as this Triton compiles them."""
-    return torch.cuda.get_device_capability(device) == HOPPER and _triton_version().startswith(_TESTED_TRITON)
-
-
 def misfit(widths: list[int], dtype: torch.dtype, capability: Capability = HOPPER) -> str | None:
     """Why a network of at most 128 columns does not fit into shared memory, a sentence; None if it may."""
     if capability != HOPPER:
@@ -192,49 +143,6 @@ def misfit(widths: list[int], dtype: torch.dtype, capability: Capability = HOPPE
     if (need := _least_shared_bytes(widths, dtype)) <= most:
         return None
     return f"Its weights take {need // 2**10} KiB of shared memory, which has {most // 2**10} KiB."
-
-
-def compiled_misfit(widths: list[int], dtype: torch.dtype, capability: Capability) -> str | None:
-    """The same of any network on a GPU of another compute capability, for which it was compiled."""
-    table = tested.COMPILED[(8, 9) if capability == (8, 6) else capability]  # the same PTX and shared memory
-    name = "float32" if dtype is torch.float32 else "bfloat16"
-    most_inputs, most_outputs = table[name].get((pad_width(max(widths[1:-1])), len(widths) - 2), (0, 0))
-    if pad_width(widths[0] + 1) <= most_inputs and pad_width(widths[-1]) <= most_outputs:
-        return None
-    return (
-        f"Its kernels do not fit into the shared memory of a GPU of compute capability {_text(capability)}."
-    )
-
-
-def slowness(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str:
-    """A sentence on how much slower than eager a supported network was on an H200; "" if it was not.
-
-    On other GPUs: that it is not known.
-    """
-    if (capability := torch.cuda.get_device_capability(device)) != HOPPER:
-        return f"Its kernels were not timed on a GPU of compute capability {_text(capability)}."
-    known = tested.SLOWER.get("float32" if dtype is torch.float32 else "bfloat16", {})
-    shape = _shape(parts)
-    if (ratio := known.get(shape)) is not None:
-        return f"On an H200, a network of this size took {ratio:.2f} times as long as with eager."
-    ratios = [own for (*_, inputs, _), own in known.items() if inputs > _MOST_FAST_INPUTS]
-    if shape[2] > _MOST_FAST_INPUTS and ratios:
-        times = f"{max(ratios):.2f} times as long as with eager"
-        return f"On an H200, networks with as many inputs took up to {times}."
-    return ""
-
-
-def _text(capability: Capability) -> str:
-    return ".".join(map(str, capability))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def activation_name(act: nn.Module) -> str:
-    by_tanh = getattr(act, "approximate", "none") == "tanh"
-    return f"{type(act).__name__} by tanh" if by_tanh else type(act).__name__
 
 
 def fixed_bytes(
@@ -489,9 +397,9 @@ def _size(widths: list[int]) -> int:
     0: one tile of inputs and of outputs, at most three hidden layers; 1: two tiles of inputs; 2: four hidden
     layers, or one with more inputs or outputs; 3: several hidden layers with more inputs or outputs.
     """
-    if widths[0] >= 2 * _MIN_TILE or widths[-1] > _MIN_TILE:
+    if widths[0] >= 2 * MIN_TILE or widths[-1] > MIN_TILE:
         return 3 if len(widths) > 3 else 2
-    return 2 if len(widths) > 5 else int(widths[0] >= _MIN_TILE)
+    return 2 if len(widths) > 5 else int(widths[0] >= MIN_TILE)
 
 
 def _least_shared_bytes(widths: list[int], dtype: torch.dtype) -> int:
@@ -512,11 +420,6 @@ def _passed_layers(widths: list[int], plan: Plan) -> int:
     return between if plan.stored else min(1, max(0, between - 1))
 
 
-def pad_width(width: int) -> int:
-    """The width of the tile of the matrix units that holds `width` columns."""
-    return max(_MIN_TILE, 1 << (width - 1).bit_length())
-
-
 def _places(widths: list[int]) -> list[int]:
     """Where each layer's gradients begin among the sums: its weight, then its bias; and the end."""
     places = [0]
@@ -530,14 +433,6 @@ def _backward_programs(widths: list[int], dtype: torch.dtype, device: torch.devi
     plan = backward_plan(widths, dtype, torch.cuda.get_device_capability(device))
     most = max(1, _SUM_BYTES // (4 * _places(widths)[-1] * processors))
     return processors * min(plan.programs, most)
-
-
-@cache
-def _triton_version() -> str:
-    try:
-        return version("triton")
-    except PackageNotFoundError:
-        return ""
 
 
 def _processors(device: torch.device) -> int:

@@ -21,27 +21,26 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.tile_mlp import (
+from pinchpoint.kit.edges.mlp_support import (
     GELU_BY_TANH,
     HOPPER,
     NO_KERNELS,
     SHARED_BYTES,
     Capability,
-    Gradients,
-    Net,
     activation_code,
     compiled_misfit,
     disorder,
     pad_width,
     was_tested_on,
 )
+from pinchpoint.kit.edges.tile_mlp import Gradients, Net
 
 WIDTH = 256  # to which every hidden layer is padded
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp`, and so are single hidden layers
 _MOST_INPUTS, _MOST_OUTPUTS = 63, 64
-_MOST_HIDDEN_LAYERS = 4
+MOST_HIDDEN_LAYERS = 4
 _DTYPES = (torch.float32, torch.bfloat16)
-_TILE = 16  # the narrowest tile of the matrix units
+TILE = 16  # the narrowest tile of the matrix units
 _MOST_TILE = 128  # edges: slices are multiples of it
 _FAST = True  # whether 16-bit kernels use instructions that Triton's interpreter lacks
 
@@ -130,8 +129,8 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
     hidden = [layer.out_features for layer in linear[:-1]]
     if not MIN_HIDDEN <= max(hidden) <= WIDTH:
         return f"The widest hidden layer has {max(hidden)} columns, not {MIN_HIDDEN} to {WIDTH}."
-    if not 2 <= len(hidden) <= _MOST_HIDDEN_LAYERS:
-        return f"The number of hidden layers is {len(hidden)}, not 2 to {_MOST_HIDDEN_LAYERS}."
+    if not 2 <= len(hidden) <= MOST_HIDDEN_LAYERS:
+        return f"The number of hidden layers is {len(hidden)}, not 2 to {MOST_HIDDEN_LAYERS}."
     inputs, outputs = linear[0].in_features, linear[-1].out_features
     if inputs > _MOST_INPUTS or outputs > _MOST_OUTPUTS:
         return (
@@ -143,7 +142,7 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
 def is_compared(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the kernels of modules that `refusal` does not refuse were compared with float64 beforehand."""
     linear: list[Any] = parts[0::2]
-    ends = pad_width(linear[0].in_features + 1) <= 2 * _TILE and linear[-1].out_features <= _TILE
+    ends = pad_width(linear[0].in_features + 1) <= 2 * TILE and linear[-1].out_features <= TILE
     known = activation_code(parts[1]) != GELU_BY_TANH and linear[0].bias is not None
     return ends and known and was_tested_on(device)
 
@@ -167,7 +166,7 @@ def fixed_bytes(
     converted = size * sum(layer.weight.numel() for layer in linear[1:])
     if dtype is torch.float32:  # the weights between hidden layers, and the norms and bounds of all layers
         converted = 4 * ((hidden - 1) * WIDTH * WIDTH + 6 * len(linear))
-    groups = _groups(programs)
+    groups = groups_of(programs)
     return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
 
 
@@ -214,13 +213,6 @@ class _Sums(NamedTuple):
         return _Sums([0, sizes[0], sizes[0] + sizes[-1]], between)
 
 
-def wide_network(
-    parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0, programs: int | None = None
-) -> WideMLP:
-    """The network for an MLP that `refusal` does not refuse. The arguments are those of WideMLP."""
-    return (_Float32 if dtype is torch.float32 else _Short)(parts, dtype, like, edges, programs)
-
-
 class WideMLP(ABC):
     """A `Network` in Triton. Programs sum their gradients in float32, and `finish` adds the sums up.
 
@@ -257,7 +249,7 @@ class WideMLP(ABC):
         ]
         self._places = _Sums.of(self._widths)
         self._programs = programs or processors(like.device)
-        self._groups = _groups(self._programs)
+        self._groups = groups_of(self._programs)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
         self._sums: tuple[Tensor, Tensor] | None = None
@@ -405,328 +397,7 @@ class WideMLP(ABC):
         return self._nets[plan]
 
 
-class _Short(WideMLP):
-    """16 bits. In memory is z of every hidden layer but the first, which dz replaces."""
-
-    _converted: list[Tensor] | None = None
-
-    def _convert(self, inputs: Tensor) -> None:
-        if self._converted is None:  # the first as it is: its kernels convert it with the bias
-            first, *others = (weight.detach() for weight, _ in self._weights)
-            self._converted = [first, *(weight.to(self.dtype) for weight in others)]
-
-    def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
-        """Nothing: the kernels need no bounds."""
-
-    def _turns(self) -> int:
-        return 1 if self._last <= 2 else 2
-
-    def _layers_in_backward(self, *, want_inputs: bool) -> int:
-        return self._last + want_inputs  # dz of the first layer, if its gradient is passed on
-
-    def _forward_slice(
-        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
-    ) -> None:
-        z = [buffers[at % len(buffers)] for at in range(self._last)]  # of layer 1 and above
-        self._hidden(inputs, begin, count, z[: max(1, self._last - 1)])
-        self._outputs(begin, count, z[max(0, self._last - 2)], out)
-
-    def _hidden(self, inputs: Tensor, begin: int, count: int, z: list[Tensor]) -> None:
-        """z of hidden layer 1 and above, as many as there are buffers."""
-        assert self._converted is not None
-        plan = self._plans.first
-        programs = self._programs_of(plan, count)
-        _kernels(short=True).first_two(
-            programs,
-            (inputs, z[0], *self._weights[0], self._converted[1], self._weights[1][1]),
-            (begin, count, programs),
-            self._net(plan),
-            warps=plan.warps,
-            stages=1,
-        )
-        plan = self._plans.middle
-        programs = self._programs_of(plan, count)
-        for layer in range(2, len(z) + 1):
-            _kernels(short=True).middle_layer(
-                programs,
-                (z[layer - 2], z[layer - 1], self._converted[layer], self._weights[layer][1]),
-                (count, programs),
-                self._net(plan),
-                layer,
-                warps=plan.warps,
-                stages=1,
-            )
-
-    def _outputs(self, begin: int, count: int, z: Tensor, out: Tensor) -> None:
-        """The outputs from z of the hidden layer before the last one, or of the last if there are two."""
-        assert self._converted is not None
-        plan = self._plans.outputs
-        programs = self._programs_of(plan, count)
-        weights = self._converted[-2], self._weights[-2][1], self._converted[-1], self._weights[-1][1]
-        _kernels(short=True).last_two(
-            programs,
-            (z, out, *weights),
-            (begin, count, programs),
-            self._net(plan),
-            self._last > 1,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _backward_slice(
-        self,
-        inputs: Tensor,
-        gradient: Tensor,
-        begin: int,
-        count: int,
-        buffers: list[Tensor],
-        of_inputs: Tensor | None,
-        values: Tensor | None,
-    ) -> None:
-        assert self._converted is not None and self._sums is not None
-        z = buffers[: self._last]
-        self._hidden(inputs, begin, count, z)
-        plan, kernels = self._plans.back_last, _kernels(short=True)
-        programs = self._programs_of(plan, count)
-        out, weights = gradient if values is None else values, (self._converted[-1], self._weights[-1][1])
-        kernels.back_last(
-            programs,
-            (z[-1], gradient, out, self._sums[0], *weights),
-            (begin, count, programs),
-            self._net(plan),
-            *self._places.ends[1:],
-            values is not None,
-            warps=plan.warps,
-            stages=1,
-        )
-        plan = self._plans.between
-        programs = self._groups * (WIDTH // plan.columns)
-        for layer in range(self._last, 0, -1):
-            before = z[layer - 2] if layer > 1 else buffers[-1]
-            sums = self._sums[1], self._sums[0]
-            kernels.back_between(
-                programs,
-                (z[layer - 1], inputs, before, *sums, self._converted[layer], *self._weights[0]),
-                (begin, self._places.between[layer - 1], count, programs),
-                self._net(plan),
-                layer,
-                self._places.between[-1],
-                self._places.ends[-1],
-                plan.columns,
-                layer > 1 or of_inputs is not None,
-                plan.stages,
-                warps=plan.warps,
-                stages=1,
-            )
-        if of_inputs is not None:
-            plan = self._plans.inputs
-            kernels.first_gradient(
-                self._programs_of(plan, count),
-                (inputs, buffers[-1], of_inputs, self._sums[0], self._weights[0][0]),
-                (begin, count, self._programs_of(plan, count)),
-                self._net(plan),
-                self._places.ends[-1],
-                warps=plan.warps,
-                stages=1,
-            )
-
-
-class _Float32(WideMLP):
-    """float32. In memory is z of every hidden layer but the first, which dz replaces in fp16 parts.
-
-    The activations of a layer, in parts, are in memory until those of the next one are computed.
-    """
-
-    _packed: tuple[Tensor, Tensor] | None = None
-    _bounds: Tensor | None = None
-
-    def _convert(self, inputs: Tensor) -> None:
-        if self._packed is not None:
-            return
-        packed = torch.empty(self._last, 2, WIDTH, WIDTH, dtype=torch.float16, device=inputs.device)
-        norms = torch.empty(self._last + 2, 4, dtype=torch.float32, device=inputs.device)
-        self._packed = packed, norms
-        if not isinstance(inputs, compat.FakeTensor):
-            weights = [one for pair in self._weights for one in pair]
-            weights += weights[:2] * (_MOST_HIDDEN_LAYERS + 1 - len(self._weights))  # not read
-            tensors = packed, norms, *weights
-            _kernels().pack(self._last + 2, tensors, (), self._net(self._plans.middle), warps=8, stages=1)
-
-    def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
-        self._bounds = torch.zeros(2 * self._last + 4, dtype=torch.float32, device=inputs.device)
-        if isinstance(inputs, compat.FakeTensor):
-            return
-        for at, values in enumerate((inputs, gradient)):
-            if values is not None:
-                numbers = values.numel(), 2 * self._programs
-                _kernels().largest(numbers[1], (values, self._bounds), numbers, at, warps=8, stages=1)
-
-    def _turns(self) -> int:
-        return 2
-
-    def _layers_in_backward(self, *, want_inputs: bool) -> int:
-        return self._last + 1
-
-    def _forward_slice(
-        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
-    ) -> None:
-        self._first(inputs, begin, count, buffers[0])
-        for layer in range(1, self._last + 1):
-            below, here = buffers[(layer + 1) % 2], buffers[layer % 2]
-            self._middle(layer, count, below, None, here)
-        self._outputs(count, buffers[self._last % 2], out[begin:], apply=False)
-
-    def _backward_slice(
-        self,
-        inputs: Tensor,
-        gradient: Tensor,
-        begin: int,
-        count: int,
-        buffers: list[Tensor],
-        of_inputs: Tensor | None,
-        values: Tensor | None,
-    ) -> None:
-        assert self._sums is not None and self._packed is not None and self._bounds is not None
-        free = list(buffers)
-        z: dict[int, Tensor] = {}
-        activations = free.pop(0)
-        self._first(inputs, begin, count, activations)
-        for layer in range(1, self._last + 1):
-            z[layer] = free.pop(0)
-            after = free.pop(0) if layer < self._last else None
-            self._middle(layer, count, activations, z[layer], after)
-            free.insert(0, activations)
-            if after is not None:
-                activations = after
-        spare, known = free[0], (self._packed[1], self._bounds)
-        outputs = None
-        if values is not None:
-            outputs = spare.view(-1)[: count * self._widths[-1]].view(count, -1)
-            self._outputs(count, z[self._last], outputs, apply=True)
-        plan, kernels = self._plans.back_last, _kernels()
-        programs = self._block_programs(plan)
-        top = z[self._last]
-        kernels.back_last(
-            programs,
-            (top, _parts_of(top), gradient, self._sums[0], self._weights[-1][0], *known),
-            (begin, count, programs),
-            self._net(plan),
-            *self._places.ends[1:],
-            plan.columns,
-            warps=plan.warps,
-            stages=1,
-        )
-        if values is not None and outputs is not None:
-            values[begin : begin + count] = outputs  # which may replace the gradient
-        plan = self._plans.between
-        programs = self._groups * (WIDTH // plan.columns)
-        for layer in range(self._last, 0, -1):
-            below = z[layer - 1] if layer > 1 else spare
-            sums = self._sums[1], self._sums[0]
-            kernels.back_between(
-                programs,
-                (
-                    _parts_of(z[layer]),
-                    inputs,
-                    below,
-                    _parts_of(below),
-                    *sums,
-                    self._packed[0],
-                    *self._weights[0],
-                    *known,
-                ),
-                (begin, self._places.between[layer - 1], count, programs),
-                self._net(plan),
-                layer,
-                self._places.between[-1],
-                self._places.ends[-1],
-                plan.columns,
-                layer > 1 or of_inputs is not None,
-                # More inputs than one tile leave no room for a second tile of dz in shared memory.
-                plan.stages if layer > 1 or self._net(plan).inputs_padded == _TILE else 1,
-                plan.turned,
-                warps=plan.warps,
-                stages=1,
-            )
-        if of_inputs is not None:
-            plan = self._plans.inputs
-            programs = self._programs_of(plan, count)
-            kernels.first_gradient(
-                programs,
-                (inputs, _parts_of(spare), of_inputs, self._sums[0], self._weights[0][0], *known),
-                (begin, count, programs),
-                self._net(plan),
-                self._places.ends[-1],
-                warps=plan.warps,
-                stages=1,
-            )
-
-    def _first(self, inputs: Tensor, begin: int, count: int, after: Tensor) -> None:
-        assert self._packed is not None and self._bounds is not None
-        plan = self._plans.first
-        programs = self._programs_of(plan, count)
-        _kernels().first_layer(
-            programs,
-            (inputs, _parts_of(after), *self._weights[0], self._packed[1], self._bounds),
-            (begin, count, programs),
-            self._net(plan),
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _middle(
-        self, layer: int, count: int, values: Tensor, before: Tensor | None, after: Tensor | None
-    ) -> None:
-        """A hidden layer from the activations below: z to `before`, activations to `after`."""
-        assert self._packed is not None and self._bounds is not None
-        plan = self._plans.middle
-        programs = self._block_programs(plan)
-        tensors = (
-            _parts_of(values),
-            values if before is None else before,
-            _parts_of(values if after is None else after),
-            self._packed[0],
-            self._weights[layer][1],
-            self._packed[1],
-            self._bounds,
-        )
-        constants = layer, plan.columns, before is not None, after is not None
-        _kernels().middle_layer(
-            programs, tensors, (count, programs), self._net(plan), *constants, warps=plan.warps, stages=1
-        )
-
-    def _outputs(self, count: int, values: Tensor, out: Tensor, *, apply: bool) -> None:
-        """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
-        assert self._packed is not None and self._bounds is not None
-        plan = self._plans.outputs
-        programs = self._programs_of(plan, count)
-        _kernels().outputs(
-            programs,
-            (_parts_of(values), values, out, *self._weights[-1], self._packed[1], self._bounds),
-            (count, programs),
-            self._net(plan),
-            apply,
-            warps=plan.warps,
-            stages=1,
-        )
-
-
-def _parts_of(values: Tensor) -> Tensor:
-    """The memory of float32 numbers as that of twice as many fp16 numbers."""
-    return values.view(torch.float16)
-
-
-def _kernels(*, short: bool = False) -> Any:
-    if short:
-        from pinchpoint.kit.edges.tile_kernels import wide_short_triton
-
-        return wide_short_triton
-    from pinchpoint.kit.edges.tile_kernels import wide_parts_triton
-
-    return wide_parts_triton
-
-
-def _groups(programs: int) -> int:
+def groups_of(programs: int) -> int:
     """Groups of programs that have all blocks of a weight's gradient together."""
     return max(1, programs // (WIDTH // _BLOCK))
 

@@ -45,9 +45,9 @@ ATOMS_HA = {
 
 
 # The lowest states of a molecule at its known geometry, each as often as it occurs with as many electrons up
-# as down or one more: triplets once. Helium: Drake 2006. The second states of H2 (b 3Sigma_u+, which is
-# repulsive) and LiH (a 3Sigma+) are those of `benchmarks/vmc/excited_references.py`: about 0.005 mHa above the
-# exact energy, and within 0.13 mHa of it.
+# as down or one more: triplets once. Helium: Drake 2006. The second states of H2 (b 3Sigma_u+, repulsive) and
+# LiH (a 3Sigma+) are those of `benchmarks/vmc/excited_references.py`: about 0.005 mHa above the exact energy,
+# and within 0.13 mHa of it.
 STATES_HA = {
     "H": (-0.5, *(-0.125,) * 4, *(-0.5 / 9,) * 5),
     "He": (-2.903724, -2.175229, -2.145974, *(-2.133164,) * 3, *(-2.123843,) * 3),

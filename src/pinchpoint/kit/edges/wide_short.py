@@ -1,0 +1,141 @@
+"""The kernels of `wide_mlp` in 16 bits, in the order in which a slice of edges needs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pinchpoint.kit.edges import wide_mlp
+
+
+class WideShort(wide_mlp.WideMLP):
+    """16 bits. In memory is z of every hidden layer but the first, which dz replaces."""
+
+    _converted: list[Tensor] | None = None
+
+    def _convert(self, inputs: Tensor) -> None:
+        if self._converted is None:  # the first as it is: its kernels convert it with the bias
+            first, *others = (weight.detach() for weight, _ in self._weights)
+            self._converted = [first, *(weight.to(self.dtype) for weight in others)]
+
+    def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
+        """Nothing: the kernels need no bounds."""
+
+    def _turns(self) -> int:
+        return 1 if self._last <= 2 else 2
+
+    def _layers_in_backward(self, *, want_inputs: bool) -> int:
+        return self._last + want_inputs  # dz of the first layer, if its gradient is passed on
+
+    def _forward_slice(
+        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
+    ) -> None:
+        z = [buffers[at % len(buffers)] for at in range(self._last)]  # of layer 1 and above
+        self._hidden(inputs, begin, count, z[: max(1, self._last - 1)])
+        self._outputs(begin, count, z[max(0, self._last - 2)], out)
+
+    def _hidden(self, inputs: Tensor, begin: int, count: int, z: list[Tensor]) -> None:
+        """z of hidden layer 1 and above, as many as there are buffers."""
+        assert self._converted is not None
+        plan = self._plans.first
+        programs = self._programs_of(plan, count)
+        _kernels().first_two(
+            programs,
+            (inputs, z[0], *self._weights[0], self._converted[1], self._weights[1][1]),
+            (begin, count, programs),
+            self._net(plan),
+            warps=plan.warps,
+            stages=1,
+        )
+        plan = self._plans.middle
+        programs = self._programs_of(plan, count)
+        for layer in range(2, len(z) + 1):
+            _kernels().middle_layer(
+                programs,
+                (z[layer - 2], z[layer - 1], self._converted[layer], self._weights[layer][1]),
+                (count, programs),
+                self._net(plan),
+                layer,
+                warps=plan.warps,
+                stages=1,
+            )
+
+    def _outputs(self, begin: int, count: int, z: Tensor, out: Tensor) -> None:
+        """The outputs from z of the hidden layer before the last one, or of the last if there are two."""
+        assert self._converted is not None
+        plan = self._plans.outputs
+        programs = self._programs_of(plan, count)
+        weights = self._converted[-2], self._weights[-2][1], self._converted[-1], self._weights[-1][1]
+        _kernels().last_two(
+            programs,
+            (z, out, *weights),
+            (begin, count, programs),
+            self._net(plan),
+            self._last > 1,
+            warps=plan.warps,
+            stages=1,
+        )
+
+    def _backward_slice(
+        self,
+        inputs: Tensor,
+        gradient: Tensor,
+        begin: int,
+        count: int,
+        buffers: list[Tensor],
+        of_inputs: Tensor | None,
+        values: Tensor | None,
+    ) -> None:
+        assert self._converted is not None and self._sums is not None
+        z = buffers[: self._last]
+        self._hidden(inputs, begin, count, z)
+        plan, kernels = self._plans.back_last, _kernels()
+        programs = self._programs_of(plan, count)
+        out, weights = gradient if values is None else values, (self._converted[-1], self._weights[-1][1])
+        kernels.back_last(
+            programs,
+            (z[-1], gradient, out, self._sums[0], *weights),
+            (begin, count, programs),
+            self._net(plan),
+            *self._places.ends[1:],
+            values is not None,
+            warps=plan.warps,
+            stages=1,
+        )
+        plan = self._plans.between
+        programs = self._groups * (wide_mlp.WIDTH // plan.columns)
+        for layer in range(self._last, 0, -1):
+            before = z[layer - 2] if layer > 1 else buffers[-1]
+            sums = self._sums[1], self._sums[0]
+            kernels.back_between(
+                programs,
+                (z[layer - 1], inputs, before, *sums, self._converted[layer], *self._weights[0]),
+                (begin, self._places.between[layer - 1], count, programs),
+                self._net(plan),
+                layer,
+                self._places.between[-1],
+                self._places.ends[-1],
+                plan.columns,
+                layer > 1 or of_inputs is not None,
+                plan.stages,
+                warps=plan.warps,
+                stages=1,
+            )
+        if of_inputs is not None:
+            plan = self._plans.inputs
+            kernels.first_gradient(
+                self._programs_of(plan, count),
+                (inputs, buffers[-1], of_inputs, self._sums[0], self._weights[0][0]),
+                (begin, count, self._programs_of(plan, count)),
+                self._net(plan),
+                self._places.ends[-1],
+                warps=plan.warps,
+                stages=1,
+            )
+
+
+def _kernels() -> Any:
+    from pinchpoint.kit.edges.tile_kernels import wide_short_triton
+
+    return wide_short_triton
