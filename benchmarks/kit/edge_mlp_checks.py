@@ -403,14 +403,20 @@ def _compiled(record: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[
 
     record: whether networks fit; rows: whether they are right.
     """
-    wrong = _failed([row for row in rows if "compiled_for" in row])
+    wrong = {
+        (row["compiled_for"], row["dtype"], _shape(row))
+        for row in rows
+        if "compiled_for" in row and not row["ok"]
+    }
     right: dict[tuple[int, int], dict[str, dict[tuple[int, int], tuple[int, int]]]] = {}
     closed: set[Any] = set()
     for row in sorted(record, key=_shape):
         capability, shape = _capability(row["capability"]), _shape(row)
         if capability not in ((8, 0), (8, 9)):
             continue
-        if not row["fits"] or (row["dtype"], shape) in wrong:
+        # What Triton writes for 8.0 is the same for the others, but there it may not fit.
+        fails = any((one, row["dtype"], shape) in wrong for one in ("8.0", row["capability"]))
+        if fails or not row["fits"]:
             closed.add((capability, row["dtype"], shape[:2]))  # also to those with more inputs and outputs
         elif (capability, row["dtype"], shape[:2]) not in closed:
             right.setdefault(capability, {}).setdefault(row["dtype"], {})[shape[:2]] = shape[2:]
