@@ -65,7 +65,10 @@ _BLOCK = 64  # columns of a weight's gradient that one program has
 
 
 class Plans(NamedTuple):
-    """Those of all kernels. In 16 bits, the first and the outputs' have the layer beside them, too."""
+    """Those of all kernels. In 16 bits, the first has the layer above it, too.
+
+    pair: in 16 bits, the outputs' has the layer below it, too.
+    """
 
     first: Plan
     middle: Plan
@@ -73,6 +76,7 @@ class Plans(NamedTuple):
     back_last: Plan
     between: Plan
     inputs: Plan  # the gradient of the inputs
+    pair: bool = True
 
 
 _PLANS = {
@@ -102,6 +106,7 @@ _SMALLER_PLANS = {
         back_last=Plan(32, WIDTH, 8),
         between=Plan(32, _BLOCK, 8, 3),
         inputs=Plan(32, WIDTH, 8),
+        pair=False,  # its kernel would need more registers than there are
     ),
     4: Plans(
         first=Plan(32, WIDTH, 8),

@@ -23,7 +23,11 @@ class WideShort(wide_mlp.WideMLP):
         """Nothing: the kernels need no bounds."""
 
     def _turns(self) -> int:
-        return 1 if self._last <= 2 else 2
+        return min(2, self._layers_in_forward())
+
+    def _layers_in_forward(self) -> int:
+        """The hidden layers from layer 1 on whose values are in memory: all, or all but the last."""
+        return max(1, self._last - self._plans.pair)
 
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return self._last + want_inputs  # dz of the first layer, if its gradient is passed on
@@ -31,9 +35,9 @@ class WideShort(wide_mlp.WideMLP):
     def _forward_slice(
         self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
     ) -> None:
-        z = [buffers[at % len(buffers)] for at in range(self._last)]  # of layer 1 and above
-        self._hidden(inputs, begin, count, z[: max(1, self._last - 1)])
-        self._outputs(begin, count, z[max(0, self._last - 2)], out)
+        z = [buffers[at % len(buffers)] for at in range(self._layers_in_forward())]
+        self._hidden(inputs, begin, count, z)
+        self._outputs(begin, count, z[-1], out)
 
     def _hidden(self, inputs: Tensor, begin: int, count: int, z: list[Tensor]) -> None:
         """z of hidden layer 1 and above, as many as there are buffers."""
@@ -62,7 +66,7 @@ class WideShort(wide_mlp.WideMLP):
             )
 
     def _outputs(self, begin: int, count: int, z: Tensor, out: Tensor) -> None:
-        """The outputs from z of the hidden layer before the last one, or of the last if there are two."""
+        """The outputs from z of the highest hidden layer that is in memory."""
         assert self._converted is not None
         plan = self._plans.outputs
         programs = self._programs_of(plan, count)
@@ -72,7 +76,7 @@ class WideShort(wide_mlp.WideMLP):
             (z, out, *weights),
             (begin, count, programs),
             self._net(plan),
-            self._last > 1,
+            self._layers_in_forward() < self._last,
             warps=plan.warps,
             stages=1,
         )
