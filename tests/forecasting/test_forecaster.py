@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,31 @@ def test_one_size_does_not_affect_the_next(trained: Forecaster) -> None:
     again = trained.predict(size=70_000)
     assert again.peak_allocated_bytes == first.peak_allocated_bytes
     assert again.peak_reserved_bytes == first.peak_reserved_bytes
+
+
+def test_a_forecast_is_the_same_with_the_shapes_of_earlier_ones(trained: Forecaster) -> None:
+    trained.predict(size=90_000, half=True)
+    later = trained.predict(size=90_000)
+    with Forecaster(target("train")) as fresh:
+        assert replace(fresh.predict(size=90_000), took_s=0.0, created="") == replace(
+            later, took_s=0.0, created=""
+        )
+
+
+@pytest.mark.parametrize(("own", "policy"), [(None, "passive"), ("active", "active")])
+def test_threads_of_a_worker_sleep_while_they_wait_unless_the_user_sets_another_policy(
+    own: str | None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.py"
+    path.write_text(
+        "import os\nimport torch\ndef f(size, device):\n    raise ValueError(os.environ['OMP_WAIT_POLICY'])\n"
+    )
+    if own is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    else:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    with pytest.raises(TargetFailed, match=policy), Forecaster(f"{path}:f") as forecaster:
+        forecaster.predict(size=10)
 
 
 def test_the_peak_grows_by_the_bytes_of_a_point(trained: Forecaster) -> None:

@@ -103,6 +103,8 @@ class Forecaster:
     def _start(self) -> None:
         assert self._scratch is not None, "use it as a context manager"
         environment = {
+            # Threads that wait for others sleep: they would otherwise spin, on cores that others could use.
+            "OMP_WAIT_POLICY": "passive",
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
             "JAX_PLATFORMS": "cpu",

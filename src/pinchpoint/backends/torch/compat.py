@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import disable_fake_tensor_cache as without_cache
 from torch.cuda.jiterator import _create_jit_fn
 from torch.optim.optimizer import _foreach_supported_types as _types_in_optimizers
 from torch.overrides import _get_current_function_mode_stack
@@ -86,6 +87,7 @@ __all__ = [
     "version",
     "view_base",
     "without_autocast",
+    "without_cache",
     "without_functions",
     "without_modes",
     "wrapper",

@@ -76,7 +76,7 @@ class Observer(compat.DispatchMode):
         self.kernel_model = kernel_model
         self.dynamic = dynamic
         self.fake_mode = compat.fake_mode()
-        self._shapes = ShapeCache(self.fake_mode)
+        self.shapes = ShapeCache(self.fake_mode)
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.stand_ins: Any = None  # set by the session: replacements of packages that need CUDA
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
@@ -409,7 +409,7 @@ class Observer(compat.DispatchMode):
     def _call(self, func: Any, args: Any, kwargs: Any, site: Site) -> Any:
         self.inside += 1
         try:
-            return self._shapes.call(func, args, kwargs, lambda: self._run_fake(func, args, kwargs))
+            return self.shapes.call(func, args, kwargs, lambda: self._run_fake(func, args, kwargs))
         except PinchpointError:
             raise
         except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pinchpoint.backends.torch import versions
@@ -33,6 +34,7 @@ class LoadedTarget:
     observer: Any = None
     only_card: bool = False  # whether a forecast answers for this card only, and ...
     find_least: bool = False  # ... finds with how few bytes it would fit
+    shapes: Path | None = None  # file in which forecasts pass on the results of shape rules
     status: int | None = None  # descriptor of the file that says what is being done, for the parent
 
 

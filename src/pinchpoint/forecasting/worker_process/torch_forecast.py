@@ -63,6 +63,8 @@ def _forecast_once(
     observer.stand_ins.serve(packages)
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
+    if loaded_target.shapes is not None:
+        observer.shapes.read(loaded_target.shapes)
     try:
         run = _run_steps(loaded_target, request)
     except runner.NeedsCalibration as needs:
@@ -78,6 +80,8 @@ def _forecast_once(
             f"A step of {loaded_target.target.text} allocates nothing on the GPU.",
             hint="Move the model and the data to the `device` that is passed in.",
         )
+    if loaded_target.shapes is not None:
+        observer.shapes.write(loaded_target.shapes)
     run.observation.seen = observer.progress.seen(trained=run.observation.trained)
     thing = loaded_target.thing
     variant = thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None

@@ -36,6 +36,7 @@ from pinchpoint.forecasting.worker_process.target_loading import (
 )
 
 _BEFORE_END_S = 0.5
+_SHAPES_FILE = "shapes.pickle"
 
 
 def main() -> None:
@@ -49,6 +50,7 @@ def main() -> None:
                 load_target(hello, stack),
                 only_card=hello["only_card"],
                 find_least=hello["find_least"],
+                shapes=Path(hello["scratch"], _SHAPES_FILE),
                 status=_open_status(hello["scratch"]),
             )
         except PinchpointError as error:

@@ -7,6 +7,7 @@ images, `eval` scores a run, `orbit`, `render` and `grid` show new objects, `mes
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -441,9 +442,9 @@ def explain_memory(
     from pinchpoint.core.units import show_seconds
 
     figure_file = figure if figure is not None or output is None else output.with_suffix(".png")
-    for path in (output, figure_file):
-        if path is not None:
-            check_output(path)
+    for path in filter(None, (output, figure_file)):
+        check_output(path)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # waiting threads sleep; spinning ones take the cores
     with commands.loading_torch():
         from pinchpoint.systems.radiance.explain.explain import explain_memory as explain
 
@@ -459,9 +460,7 @@ def explain_memory(
             samples=samples,
             repeats=repeats,
             seed=seed,
-            announce=lambda seconds: printing.say(
-                f"this takes about {show_seconds(seconds)} if all cores are free"
-            ),
+            announce=lambda s: printing.say(f"this takes about {show_seconds(s)} if all cores are free"),
             progress=lambda stage, done, total: tell(stage, done, total),
         )
     out = printing.stdout()

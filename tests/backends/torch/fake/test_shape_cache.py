@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +88,56 @@ def test_a_second_call_gives_what_the_shape_rule_gives() -> None:
         again = _describe(cache.call(func, args, kwargs, run), inputs)
         assert first == expected == again, func
         assert len(runs) <= 2, f"{func} is not cached"
+
+
+def _results(file: Path) -> list[tuple[Any, Any, bool]]:
+    """Of each call, in a process that reads and writes `file`: the cache's result, the rule's, and whether
+    the cache ran the rule.
+    """
+    mode = compat.fake_mode()
+    cache, results = ShapeCache(mode), []
+    cache.read(file)
+
+    def make(*shape: int, dtype: Any = torch.float32) -> Any:
+        with mode:
+            return torch.empty(*shape, dtype=dtype)
+
+    for func, args, kwargs in _calls(make):
+        runs = []
+
+        def rule(func: Any = func, args: Any = args, kwargs: Any = kwargs, runs: Any = runs) -> Any:
+            runs.append(func)
+            with mode:
+                return func(*args, **kwargs)
+
+        inputs = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
+        cached, needed = _describe(cache.call(func, args, kwargs, rule), inputs), bool(runs)
+        results.append((cached, _describe(rule(), inputs), needed))
+    cache.write(file)
+    return results
+
+
+def test_results_from_a_file_are_what_the_shape_rules_give(tmp_path: Path) -> None:
+    first, second = (_results(tmp_path / "shapes.pickle") for _ in range(2))
+    assert all(cached == expected for cached, expected, _ in (*first, *second))
+    assert sum(needed for _, _, needed in first) >= len(first) - 1  # `_foreach_add_` returns nothing
+    assert not any(needed for _, _, needed in second)
+
+
+def test_a_result_whose_call_another_process_cannot_make_is_not_written(tmp_path: Path) -> None:
+    mode, file = compat.fake_mode(), tmp_path / "shapes.pickle"
+    cache = ShapeCache(mode)
+    with mode:
+        a = torch.empty(3)
+    for extra in (object(), 2):
+        cache.call(_aten.mul.Tensor, (a, extra), {}, lambda: a.new_empty(3))
+    cache.write(file)
+    later = ShapeCache(mode)
+    later.read(file)
+    runs: list[Any] = []
+    for extra in (object(), 2):
+        later.call(_aten.mul.Tensor, (a, extra), {}, lambda extra=extra: runs.append(extra))
+    assert len(runs) == 1 and runs[0] != 2
 
 
 def test_numbers_of_different_types_are_different_calls() -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.compat import FakeTensor, storage_key, tree_leaves, tree_map_only
+from pinchpoint.backends.torch.compat import FakeTensor, storage_key, tree_leaves
 from pinchpoint.backends.torch.data_dependent.host_runs import OnHost
 
 _FULL = torch.ops.aten.full.default
@@ -88,7 +88,7 @@ class Recipe:
             if now is not None and (now != (version or shadow.version) or now[1] == _LOST):
                 self.failed = True
                 return
-        args, kwargs = tree_map_only(Shadow, lambda s: s.value, (self.args, self.kwargs))
+        args, kwargs = _mapped(Shadow, lambda s: s.value, self.args, self.kwargs)
         result = on_host(self.func, args, kwargs)
         if result is None:
             self.failed = True
@@ -168,7 +168,7 @@ class Shadows:
                 # One element, expanded: a check of a huge tensor takes no memory on the host.
                 self.set_value(out, torch.full((), answer, dtype=out.dtype).expand(out.shape))
             return None
-        sources = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
+        sources = _mapped(torch.Tensor, lambda t: t.__dict__[_SHADOW], args, kwargs)
         recipe = Recipe(func, sources[0], sources[1], self._version)
         fakes = [t for t in tree_leaves(out) if type(t) is FakeTensor]
         inputs = {id(t) for t in tensors}
@@ -202,7 +202,7 @@ class Shadows:
         shadows = [tensor.__dict__.get(_SHADOW) for tensor in _leaves(torch.Tensor, args, kwargs)]
         if any(one is None for one in shadows) or target.__dict__[_SHADOW].has_views:
             return False
-        sources = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
+        sources = _mapped(torch.Tensor, lambda t: t.__dict__[_SHADOW], args, kwargs)
         recipe = Recipe(plain, sources[0], sources[1], self._version)
         recipe.size, recipe.dtypes = target.numel(), [target.dtype]
         setattr(target, _SHADOW, Shadow(recipe=recipe))
@@ -214,7 +214,7 @@ class Shadows:
         if any(self.real(tensor) is None for tensor in tensors):  # type: ignore[arg-type]
             return None
         self._copy_before_write(func, args)
-        real_args, real_kwargs = tree_map_only(torch.Tensor, self.real, (args, kwargs))
+        real_args, real_kwargs = _mapped(torch.Tensor, self.real, args, kwargs)
         return self._on_host(func, real_args, real_kwargs)
 
     def after_write(self, func: Any, args: Any, *, is_known: bool) -> None:
@@ -325,6 +325,20 @@ def _leaves(kind: type[Leaf], args: Any, kwargs: Any) -> list[Leaf]:
         elif isinstance(value, (list, tuple)):
             leaves += [item for item in value if isinstance(item, kind)]
     return leaves
+
+
+def _mapped(kind: type[Leaf], change: Callable[[Leaf], Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """An operation's arguments with everything of a kind changed. `tree_map_only` takes longer."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, kind):
+            return change(value)
+        if isinstance(value, (list, tuple)):
+            items = [change(item) if isinstance(item, kind) else item for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    return tuple([changed(value) for value in args]), {name: changed(v) for name, v in kwargs.items()}
 
 
 def _mask_factor(tensor: torch.Tensor) -> int:

@@ -1,18 +1,22 @@
 """`ShapeCache`: results of shape rules, so that equal calls of repeated layers and steps are cheap.
 
 torch's fake mode has a cache of its own, but building its keys takes longer than everything else here. A call
-is cached only if its results follow from the shapes, strides, and dtypes of its inputs.
+is cached only if its results follow from the shapes, strides, and dtypes of its inputs. Each forecast of a
+worker runs in a process of its own; they pass results on in a file.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, FakeTensorMode, storage_key
+from pinchpoint.core.files import write_bytes
 
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
@@ -24,6 +28,12 @@ _UNCACHED_TAGS = (
 _UNCACHED = ("aten::resize", "aten::set_", "aten::lift", "aten::_local_scalar", "aten::equal")
 _WRITES_ONLY = ("aten::_foreach_", "aten::_fused_")
 _INDEX_TYPES = (torch.int64, torch.int32)
+_MOST_IN_FILE = 5_000  # results
+# What may be part of a key in a file, because it is equal in every process.
+_PLAIN = {
+    *(type(None), bool, int, float, str, list, tuple, torch.Size),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+}
 
 
 class _Input(NamedTuple):
@@ -50,6 +60,7 @@ class ShapeCache:
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
         self._results: dict[Any, Any] = {}
+        self._read = 0  # results from a file
         self._is_cached: dict[Any, bool] = {}
         self._fake = compat.fake_factory(mode, _CPU)
 
@@ -79,11 +90,26 @@ class ShapeCache:
             return run()
         if entry is not None:
             return self._build(entry, tensors)
-        result = run()
+        with compat.without_cache(self._mode):  # a call like this one is not made again
+            result = run()
         entry = _entry(result, tensors)
         if entry is not None:
             self._results[frozen] = entry
         return result
+
+    def read(self, file: Path) -> None:
+        """Add the results in a file, if it exists. It must be one that only pinchpoint could write."""
+        if file.exists():
+            for name, rest, entry in pickle.loads(file.read_bytes()):
+                self._results[(_operator(name), *rest)] = entry
+        self._read = len(self._results)
+
+    def write(self, file: Path) -> None:
+        """Write the results to a file, up to a limit, if there are more than were read."""
+        if not self._read < min(len(self._results), _MOST_IN_FILE):
+            return
+        plain = [(key, entry) for key, entry in self._results.items() if _is_plain(key[1:])][:_MOST_IN_FILE]
+        write_bytes(file, pickle.dumps([(key[0].name(), key[1:], entry) for key, entry in plain]))
 
     def _build(self, entry: Any, tensors: list[FakeTensor]) -> Any:
         if type(entry) is _New:
@@ -101,6 +127,16 @@ class ShapeCache:
 
 class _Nothing(NamedTuple):
     """The operation returns nothing, or skips this result."""
+
+
+def _operator(name: str) -> Any:
+    """The operator with a name such as "aten::add.Tensor"."""
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(_aten, packet), overload or "default")
+
+
+def _is_plain(parts: tuple[Any, ...]) -> bool:
+    return all(part in _PLAIN if isinstance(part, type) else type(part) in _PLAIN for part in parts)
 
 
 def _has_simple_results(func: Any) -> bool:

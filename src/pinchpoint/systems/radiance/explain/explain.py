@@ -55,7 +55,7 @@ ENOUGH = 5  # fewest iterations for which an interval is computed
 SLOW_S = 2.0  # on a CPU, an iteration that takes longer is not repeated
 # Seconds of one core, from which the duration is estimated: per trick for its gradients and times, for those
 # in half precision on a CPU without instructions for it, and for a prediction.
-_TRICK_S, _HALF_S, _PREDICTION_S = 2.0, 10.0, 5.0
+_TRICK_S, _HALF_S, _PREDICTION_S = 1.3, 6.0, 3.0
 _GPU_S = 10.0  # per trick on a GPU: its times and its measured peak
 _SPARE = 1.2  # memory reserved for a process, relative to its predicted total
 SCALES = {"full": FULL, "small": SMALL}
