@@ -12,6 +12,7 @@ import torch
 from tests.kit.edges import mlp_truth
 from torch import Tensor, nn
 
+from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import edge_mlp, first_use
 from pinchpoint.kit.edges.edge_mlp import layers_of
 from pinchpoint.kit.edges.layered_mlp import LayeredMLP
@@ -149,6 +150,20 @@ def test_a_lack_of_memory_is_no_fault_of_the_kernels() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         network.forward(x)
     assert not first_use._known
+
+
+def test_a_kernel_after_which_cuda_cannot_go_on_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    device, problem = torch.device("cuda"), ValueError("out of resources")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    first_use._require_working(device, problem)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    first_use._require_working(torch.device("cpu"), problem)
+    with pytest.raises(BadInput, match="CUDA cannot go on") as caught:
+        first_use._require_working(device, problem)
+    assert caught.value.__cause__ is problem
 
 
 @pytest.mark.gpu

@@ -203,6 +203,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (mlp_truth.network((6, 200, 200, 16)), "200 columns, more than 128"),
         (mlp_truth.network((6, 257, 16)), "257 columns, more than 256"),
+        (mlp_truth.network((32, 129, 16)), "32 inputs, more than 31 with 129 columns"),
         (mlp_truth.network((64, 64, 64, 16)), "64 inputs and 16 outputs; the kernels take up to 63 and 64"),
         (mlp_truth.network((6, 64, 64, 65)), "6 inputs and 65 outputs; the kernels"),
         (mlp_truth.network((6, 16, 16, 16, 16, 16, 16)), "5 hidden layers, more than 4"),

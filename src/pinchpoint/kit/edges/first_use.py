@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges.autograd_mlp import Gradients
 from pinchpoint.kit.edges.layered_mlp import LayeredMLP, Layers, Network, activation_of
 
@@ -194,6 +195,7 @@ def _problem(
     except torch.OutOfMemoryError:
         raise
     except Exception as problem:  # whatever Triton raises: the layers run without it
+        _require_working(like.device, problem)
         text = str(problem).strip().partition("\n")[0][:200]
         return f"Its kernels fail on this GPU: {type(problem).__name__}: {text}"
     expected: dict[str, Tensor] = {"values": truth.values, "of_inputs": truth.of_inputs}
@@ -206,6 +208,19 @@ def _problem(
         if not torch.equal(value, results[1][name]):
             return "Its kernels give other results the second time on this GPU."
     return None
+
+
+def _require_working(device: torch.device, problem: Exception) -> None:
+    """Raise `BadInput` if CUDA cannot go on after a kernel."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        raise BadInput(
+            "A kernel of an MLP crashed on this GPU, and CUDA cannot go on in this process.",
+            hint="Start again with memory='checkpoint', and report the MLP and the GPU.",
+        ) from problem
 
 
 def _run(

@@ -41,6 +41,7 @@ _SUM_BYTES = 24 * MIB  # of the programs' own sums
 _MOST_LAYERS = 5  # linear layers that the kernels have arguments for
 _PARTS = {torch.float32: 2, torch.bfloat16: 1, torch.float16: 1}
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_HIDDEN, _MOST_HIDDEN_ALONE = 63, 64, 128, 256
+_MOST_INPUTS_ALONE = 31  # of one hidden layer of more than _MOST_HIDDEN columns: with 63, float32 crashed
 OVERWRITES = True  # backward writes the gradient of the inputs over them, and the values over their gradient
 
 
@@ -129,6 +130,8 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
         return f"A hidden layer has {hidden} columns, more than {most}."
     if layers >= _MOST_LAYERS:
         return f"There are {layers} hidden layers, more than {_MOST_LAYERS - 1}."
+    if hidden > _MOST_HIDDEN and widths[0] > _MOST_INPUTS_ALONE:
+        return f"There are {widths[0]} inputs, more than {_MOST_INPUTS_ALONE} with {hidden} columns."
     if widths[0] > _MOST_INPUTS or widths[-1] > _MOST_OUTPUTS:
         ends = f"{widths[0]} inputs and {widths[-1]} outputs"
         return f"There are {ends}; the kernels take up to {_MOST_INPUTS} and {_MOST_OUTPUTS}."
