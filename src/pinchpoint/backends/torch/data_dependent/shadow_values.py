@@ -327,7 +327,7 @@ def _leaves(kind: type[Leaf], args: Any, kwargs: Any) -> list[Leaf]:
     return leaves
 
 
-def _mapped(kind: type[Leaf], change: Callable[[Leaf], Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _mapped(kind: type[Any], change: Callable[[Any], Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
     """An operation's arguments with everything of a kind changed. `tree_map_only` takes longer."""
 
     def changed(value: Any) -> Any:
