@@ -239,35 +239,35 @@ class WideMLP(ABC):
         self.dtype = dtype
         self._size = size = dtype.itemsize
         self._edges = edges
-        self._plans = plans = plans_of(size, torch.cuda.get_device_capability(like.device))
+        self.plans = plans = plans_of(size, torch.cuda.get_device_capability(like.device))
         # Each kernel writes whole tiles; a larger tile of the next one would have rows that nothing wrote.
         order = plans.inputs, plans.between, plans.back_last, plans.middle, plans.first
         tiles = [plan.edges for plan in order]
         assert tiles == sorted(tiles) and max(tiles[-1], plans.outputs.edges) <= _MOST_TILE
         self._act = activation_code(parts[1])
         self._has_bias = layers[0].bias is not None
-        self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._last = len(layers) - 2  # the number of the last hidden layer, from 0
-        self._weights = [
+        self.widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+        self.last = len(layers) - 2  # the number of the last hidden layer, from 0
+        self.weights = [
             (layer.weight.contiguous(), (layer.bias if self._has_bias else layer.weight).contiguous())
             for layer in layers
         ]
-        self._places = _Sums.of(self._widths)
-        self._programs = programs or processors(like.device)
-        self._groups = groups_of(self._programs)
+        self.places = _Sums.of(self.widths)
+        self.programs = programs or processors(like.device)
+        self.groups = groups_of(self.programs)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
-        self._sums: tuple[Tensor, Tensor] | None = None
+        self.sums: tuple[Tensor, Tensor] | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        out = torch.empty(inputs.shape[0], self._widths[-1], dtype=self.dtype, device=inputs.device)
+        out = torch.empty(inputs.shape[0], self.widths[-1], dtype=self.dtype, device=inputs.device)
         self._prepare(inputs)
         self._start_chunk(inputs, None)
         if isinstance(inputs, compat.FakeTensor):
             return out
         turns = self._turns()
         limit_bytes = self._buffers[0].numel()
-        step = _slice_edges(turns, inputs.shape[0], self._size, self._programs, limit_bytes)
+        step = _slice_edges(turns, inputs.shape[0], self._size, self.programs, limit_bytes)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._forward_slice(inputs, begin, count, self._views(turns, step), out)
@@ -280,18 +280,18 @@ class WideMLP(ABC):
         values = gradient if want_values else None
         if gradient.dtype is not self.dtype and want_values:
             values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device)
-        if self._sums is None:
-            shapes = (self._programs, self._places.ends[-1]), (self._groups, self._places.between[-1])
+        if self.sums is None:
+            shapes = (self.programs, self.places.ends[-1]), (self.groups, self.places.between[-1])
             first, second = (
                 torch.zeros(shape, dtype=torch.float32, device=inputs.device) for shape in shapes
             )
-            self._sums = first, second
+            self.sums = first, second
         self._prepare(inputs)
         self._start_chunk(inputs, gradient)
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
         layers = self._layers_in_backward(want_inputs=want_inputs)
-        step = _slice_edges(layers, inputs.shape[0], self._size, self._programs)
+        step = _slice_edges(layers, inputs.shape[0], self._size, self.programs)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._backward_slice(inputs, gradient, begin, count, self._views(layers, step), of_inputs, values)
@@ -300,16 +300,16 @@ class WideMLP(ABC):
     def finish(self, into: Gradients) -> None:
         """Add the sums of all programs to `into`, and free the buffers."""
         self._buffers.clear()
-        sums, self._sums = self._sums, None
+        sums, self.sums = self.sums, None
         if sums is None or not into:
             return
         ends, between = (one.sum(0) for one in sums)
         own, totals, number = [], [], 0
-        for at, (below, above) in enumerate(pairwise(self._widths)):
-            if 0 < at <= self._last:
-                total = between[self._places.between[at - 1] : self._places.between[at]]
+        for at, (below, above) in enumerate(pairwise(self.widths)):
+            if 0 < at <= self.last:
+                total = between[self.places.between[at - 1] : self.places.between[at]]
             else:
-                total = ends[self._places.ends[min(at, 1)] : self._places.ends[min(at, 1) + 1]]
+                total = ends[self.places.ends[min(at, 1)] : self.places.ends[min(at, 1) + 1]]
             pair = total[: above * below].view(above, below), total[above * below :]
             for one in pair if self._has_bias else pair[:1]:
                 if number in into:
@@ -321,7 +321,7 @@ class WideMLP(ABC):
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        size = _buffer_bytes(self._last + 1, edges, self._size, self._programs)
+        size = _buffer_bytes(self.last + 1, edges, self._size, self.programs)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))
@@ -369,18 +369,18 @@ class WideMLP(ABC):
             for at in range(layers)
         ]
 
-    def _programs_of(self, plan: Plan, count: int) -> int:
+    def programs_of(self, plan: Plan, count: int) -> int:
         """Programs for tiles of all columns: no more than there are tiles."""
-        return min(self._programs, -(-count // plan.edges))
+        return min(self.programs, -(-count // plan.edges))
 
-    def _block_programs(self, plan: Plan) -> int:
+    def block_programs(self, plan: Plan) -> int:
         """All programs, less those that would not have all blocks of columns together."""
         blocks = WIDTH // plan.columns
-        return self._programs // blocks * blocks
+        return self.programs // blocks * blocks
 
-    def _net(self, plan: Plan) -> Net:
+    def net(self, plan: Plan) -> Net:
         if plan not in self._nets:
-            widths, short = self._widths, self.dtype is not torch.float32
+            widths, short = self.widths, self.dtype is not torch.float32
             self._nets[plan] = Net(
                 inputs=widths[0],
                 widths=tuple(widths[1:-1]),
@@ -388,7 +388,7 @@ class WideMLP(ABC):
                 inputs_padded=pad_width(widths[0] + 1),
                 hidden_padded=WIDTH,
                 outputs_padded=pad_width(widths[-1]),
-                last=self._last,
+                last=self.last,
                 places=(),
                 activation=self._act,
                 bias=self._has_bias,

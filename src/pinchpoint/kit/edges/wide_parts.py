@@ -24,39 +24,39 @@ class WideParts(wide_mlp.WideMLP):
         if self._packed is not None:
             return
         packed = torch.empty(
-            self._last, 2, wide_mlp.WIDTH, wide_mlp.WIDTH, dtype=torch.float16, device=inputs.device
+            self.last, 2, wide_mlp.WIDTH, wide_mlp.WIDTH, dtype=torch.float16, device=inputs.device
         )
-        norms = torch.empty(self._last + 2, 4, dtype=torch.float32, device=inputs.device)
+        norms = torch.empty(self.last + 2, 4, dtype=torch.float32, device=inputs.device)
         self._packed = packed, norms
         if not isinstance(inputs, compat.FakeTensor):
-            weights = [one for pair in self._weights for one in pair]
-            weights += weights[:2] * (wide_mlp.MOST_HIDDEN_LAYERS + 1 - len(self._weights))  # not read
+            weights = [one for pair in self.weights for one in pair]
+            weights += weights[:2] * (wide_mlp.MOST_HIDDEN_LAYERS + 1 - len(self.weights))  # not read
             tensors = packed, norms, *weights
-            _kernels().pack(self._last + 2, tensors, (), self._net(self._plans.middle), warps=8, stages=1)
+            _kernels().pack(self.last + 2, tensors, (), self.net(self.plans.middle), warps=8, stages=1)
 
     def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
-        self._bounds = torch.zeros(2 * self._last + 4, dtype=torch.float32, device=inputs.device)
+        self._bounds = torch.zeros(2 * self.last + 4, dtype=torch.float32, device=inputs.device)
         if isinstance(inputs, compat.FakeTensor):
             return
         for at, values in enumerate((inputs, gradient)):
             if values is not None:
-                numbers = values.numel(), 2 * self._programs
+                numbers = values.numel(), 2 * self.programs
                 _kernels().largest(numbers[1], (values, self._bounds), numbers, at, warps=8, stages=1)
 
     def _turns(self) -> int:
         return 2
 
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
-        return self._last + 1
+        return self.last + 1
 
     def _forward_slice(
         self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
     ) -> None:
         self._first(inputs, begin, count, buffers[0])
-        for layer in range(1, self._last + 1):
+        for layer in range(1, self.last + 1):
             below, here = buffers[(layer + 1) % 2], buffers[layer % 2]
             self._middle(layer, count, below, None, here)
-        self._outputs(count, buffers[self._last % 2], out[begin:], apply=False)
+        self._outputs(count, buffers[self.last % 2], out[begin:], apply=False)
 
     def _backward_slice(
         self,
@@ -68,14 +68,14 @@ class WideParts(wide_mlp.WideMLP):
         of_inputs: Tensor | None,
         values: Tensor | None,
     ) -> None:
-        assert self._sums is not None and self._packed is not None and self._bounds is not None
+        assert self.sums is not None and self._packed is not None and self._bounds is not None
         free = list(buffers)
         z: dict[int, Tensor] = {}
         activations = free.pop(0)
         self._first(inputs, begin, count, activations)
-        for layer in range(1, self._last + 1):
+        for layer in range(1, self.last + 1):
             z[layer] = free.pop(0)
-            after = free.pop(0) if layer < self._last else None
+            after = free.pop(0) if layer < self.last else None
             self._middle(layer, count, activations, z[layer], after)
             free.insert(0, activations)
             if after is not None:
@@ -83,28 +83,28 @@ class WideParts(wide_mlp.WideMLP):
         spare, known = free[0], (self._packed[1], self._bounds)
         outputs = None
         if values is not None:
-            outputs = spare.view(-1)[: count * self._widths[-1]].view(count, -1)
-            self._outputs(count, z[self._last], outputs, apply=True)
-        plan, kernels = self._plans.back_last, _backward_kernels()
-        programs = self._block_programs(plan)
-        top = z[self._last]
+            outputs = spare.view(-1)[: count * self.widths[-1]].view(count, -1)
+            self._outputs(count, z[self.last], outputs, apply=True)
+        plan, kernels = self.plans.back_last, _backward_kernels()
+        programs = self.block_programs(plan)
+        top = z[self.last]
         kernels.back_last(
             programs,
-            (top, _parts_of(top), gradient, self._sums[0], self._weights[-1][0], *known),
+            (top, _parts_of(top), gradient, self.sums[0], self.weights[-1][0], *known),
             (begin, count, programs),
-            self._net(plan),
-            *self._places.ends[1:],
+            self.net(plan),
+            *self.places.ends[1:],
             plan.columns,
             warps=plan.warps,
             stages=1,
         )
         if values is not None and outputs is not None:
             values[begin : begin + count] = outputs  # which may replace the gradient
-        plan = self._plans.between
-        programs = self._groups * (wide_mlp.WIDTH // plan.columns)
-        for layer in range(self._last, 0, -1):
+        plan = self.plans.between
+        programs = self.groups * (wide_mlp.WIDTH // plan.columns)
+        for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
-            sums = self._sums[1], self._sums[0]
+            sums = self.sums[1], self.sums[0]
             kernels.back_between(
                 programs,
                 (
@@ -114,44 +114,44 @@ class WideParts(wide_mlp.WideMLP):
                     _parts_of(below),
                     *sums,
                     self._packed[0],
-                    *self._weights[0],
+                    *self.weights[0],
                     *known,
                 ),
-                (begin, self._places.between[layer - 1], count, programs),
-                self._net(plan),
+                (begin, self.places.between[layer - 1], count, programs),
+                self.net(plan),
                 layer,
-                self._places.between[-1],
-                self._places.ends[-1],
+                self.places.between[-1],
+                self.places.ends[-1],
                 plan.columns,
                 layer > 1 or of_inputs is not None,
                 # More inputs than one tile leave no room for a second tile of dz in shared memory.
-                plan.stages if layer > 1 or self._net(plan).inputs_padded == wide_mlp.TILE else 1,
+                plan.stages if layer > 1 or self.net(plan).inputs_padded == wide_mlp.TILE else 1,
                 plan.turned,
                 warps=plan.warps,
                 stages=1,
             )
         if of_inputs is not None:
-            plan = self._plans.inputs
-            programs = self._programs_of(plan, count)
+            plan = self.plans.inputs
+            programs = self.programs_of(plan, count)
             kernels.first_gradient(
                 programs,
-                (inputs, _parts_of(spare), of_inputs, self._sums[0], self._weights[0][0], *known),
+                (inputs, _parts_of(spare), of_inputs, self.sums[0], self.weights[0][0], *known),
                 (begin, count, programs),
-                self._net(plan),
-                self._places.ends[-1],
+                self.net(plan),
+                self.places.ends[-1],
                 warps=plan.warps,
                 stages=1,
             )
 
     def _first(self, inputs: Tensor, begin: int, count: int, after: Tensor) -> None:
         assert self._packed is not None and self._bounds is not None
-        plan = self._plans.first
-        programs = self._programs_of(plan, count)
+        plan = self.plans.first
+        programs = self.programs_of(plan, count)
         _kernels().first_layer(
             programs,
-            (inputs, _parts_of(after), *self._weights[0], self._packed[1], self._bounds),
+            (inputs, _parts_of(after), *self.weights[0], self._packed[1], self._bounds),
             (begin, count, programs),
-            self._net(plan),
+            self.net(plan),
             warps=plan.warps,
             stages=1,
         )
@@ -161,32 +161,32 @@ class WideParts(wide_mlp.WideMLP):
     ) -> None:
         """A hidden layer from the activations below: z to `before`, activations to `after`."""
         assert self._packed is not None and self._bounds is not None
-        plan = self._plans.middle
-        programs = self._block_programs(plan)
+        plan = self.plans.middle
+        programs = self.block_programs(plan)
         tensors = (
             _parts_of(values),
             values if before is None else before,
             _parts_of(values if after is None else after),
             self._packed[0],
-            self._weights[layer][1],
+            self.weights[layer][1],
             self._packed[1],
             self._bounds,
         )
         constants = layer, plan.columns, before is not None, after is not None
         _kernels().middle_layer(
-            programs, tensors, (count, programs), self._net(plan), *constants, warps=plan.warps, stages=1
+            programs, tensors, (count, programs), self.net(plan), *constants, warps=plan.warps, stages=1
         )
 
     def _outputs(self, count: int, values: Tensor, out: Tensor, *, apply: bool) -> None:
         """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
         assert self._packed is not None and self._bounds is not None
-        plan = self._plans.outputs
-        programs = self._programs_of(plan, count)
+        plan = self.plans.outputs
+        programs = self.programs_of(plan, count)
         _kernels().outputs(
             programs,
-            (_parts_of(values), values, out, *self._weights[-1], self._packed[1], self._bounds),
+            (_parts_of(values), values, out, *self.weights[-1], self._packed[1], self._bounds),
             (count, programs),
-            self._net(plan),
+            self.net(plan),
             apply,
             warps=plan.warps,
             stages=1,
