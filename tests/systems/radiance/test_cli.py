@@ -258,6 +258,30 @@ def test_a_mistake_prints_two_lines_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_threads_of_explain_memory_sleep_while_they_wait() -> None:
+    # OpenMP reads the variable once, so that torch must not be imported before it is set.
+    code = """
+import os, sys
+from pinchpoint.cli.main import run
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+            sys.stdout.flush()
+            os._exit(0)
+
+sys.meta_path.insert(0, Finder())
+run(["radiance", "explain-memory"])
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    for own, policy in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment | own, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == policy
+
+
 def test_a_stopped_run_prints_the_command_that_resumes_it(
     cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
