@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.kit import Edges, edge_transform, radius_edges
+from pinchpoint.kit.edges import transform as transform_module
 from pinchpoint.kit.edges.auto_chunk import auto_chunk
 from pinchpoint.kit.edges.edge_mlp import layers_of
 
@@ -151,6 +153,35 @@ def test_a_chunk_chosen_by_bytes_takes_no_more_than_they_are() -> None:
     assert auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=1000 * an_edge) == 1000
     with pytest.raises(DoesNotFit, match="One point needs"):
         auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=an_edge - 1)
+
+
+class Watched(nn.Module):
+    """Requires that what it returned before is no longer there."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs, self.calls = outputs, 0
+        self.earlier: Any = lambda: None
+
+    def forward(self, values: Tensor) -> Tensor:
+        assert self.earlier() is None
+        out = values[:, : self.outputs].clone()
+        self.earlier, self.calls = weakref.ref(out), self.calls + 1
+        return out
+
+
+@pytest.mark.parametrize("weights", ["mean", "attention", "max"])
+def test_the_values_of_a_chunk_are_freed_before_those_of_the_next(
+    weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transform_module, "can_check", lambda _: False)  # which calls the modules, too
+    given = problem("linear", weights)
+    given["mlp"] = Watched(C)
+    if weights == "attention":
+        given["attention"] = Watched(1)
+    with torch.no_grad():
+        edge_transform(**given, chunk=20)
+    assert given["mlp"].calls > 3
 
 
 def test_an_unknown_module_is_priced_by_what_autograd_keeps_of_it() -> None:

@@ -159,6 +159,7 @@ class _FlatTransform(torch.autograd.Function):
                 weight_ops.raise_largest(out, ties, kernel, factor, part)
             else:
                 edge_ops.reduce_into(out, kernel, factor, _source_weights(quadrature, part), part)
+            del kernel, score  # before those of the next chunk are there
         assert out is not None and dtype is not None
         if job.weights == "mean" and not job.whole:
             out /= job.rows.degrees().clamp_min_(1)[:, None]
