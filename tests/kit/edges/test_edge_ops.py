@@ -1,0 +1,45 @@
+"""The kernels that gather the inputs of edges copy the numbers that plain torch copies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pinchpoint.kit import Edges
+from pinchpoint.kit.edges import edge_ops
+from pinchpoint.kit.edges.row_chunks import row_chunks
+from tests.kit.edges import triton_runs
+
+Q, S, E = 37, 29, 600
+
+
+@pytest.mark.parametrize("where", triton_runs.WHERE)
+@pytest.mark.parametrize(("dims", "channels"), [(3, 0), (2, 5), (3, 48), (20, 33)])
+@pytest.mark.parametrize("relative", [False, True])
+def test_inputs_are_gathered_from_points_of_any_dtype_and_width(
+    dims: int, channels: int, relative: bool, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    rows = torch.randint(0, Q - 5, (E,))  # the last ones have no edges
+    edges = Edges.from_index(torch.stack([torch.randint(0, S, (E,)), rows]), queries=Q, sources=S)
+    for of_x, of_y, of_f in (
+        (torch.float32, torch.float32, torch.float32),
+        (torch.float16, torch.float32, torch.bfloat16),
+    ):
+        x, y = torch.randn(Q, dims).to(of_x), torch.randn(S, dims).to(of_y)
+        f = torch.randn(S, channels + 3).to(of_f)[:, :channels] if channels else None
+        parts = list(row_chunks(edges, 250, split_rows=True))
+        expected = [edge_ops.gather(x, y, f, part, relative=relative) for part in parts]
+        with monkeypatch.context() as patch:
+            device = triton_runs.use_kernels(patch, where)
+            moved = Edges(edges.offsets.to(device), edges.sources.to(device), S)
+            points = x.to(device), y.to(device), None if f is None else f.to(device)
+            found = [
+                edge_ops.gather(*points, part, relative=relative)
+                for part in row_chunks(moved, 250, split_rows=True)
+            ]
+        for own, right in zip(found, expected, strict=True):
+            for value, same in zip(own, right, strict=True):
+                assert (value is None) == (same is None)
+                if value is not None and same is not None:
+                    assert value.shape == same.shape and torch.equal(value.cpu().to(same.dtype), same)
