@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast coverage lint docs clean
+.PHONY: demo test test-fast test-kernels coverage lint docs clean
 
 demo: .venv/.installed
 	$(BIN)/pinchpoint demo -o demo
@@ -16,6 +16,14 @@ test: .venv/.ready
 test-fast: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore tests/systems --ignore tests/benchmarks \
 	  --ignore tests/kit --ignore tests/workloads
+
+# The kernels of the kit on the CPU, by Triton's interpreter, which needs an older NumPy: four minutes on two cores.
+test-kernels: .venv/triton/.ready
+	PYTHONPATH=.venv/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/kit
+
+.venv/triton/.ready: .venv/.ready
+	$(BIN)/python -m pip install --quiet --target .venv/triton triton==3.6.0 'numpy<2.4'
+	touch $@
 
 # The lines of src/ that the tests run, also those of the processes they start; about twice as long as `test`.
 # Tests that trace lines themselves (the marker traces_lines) are skipped.
