@@ -293,10 +293,37 @@ def test_the_buffers_of_two_networks_leave_room_for_a_chunk(hidden: tuple[int, .
     attention = mlp_truth.network((3, *hidden, 1))
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         first, second = (flat_path(one, like=points) for one in (mlp, attention))
-        fixed = sum(edge_mlp.fixed_bytes(path, like=points) for path in (first, second))
-        assert fixed + 16 * MIB > TILE_CHUNK_BYTES
-        assert chunk_bytes(first, second, points) == fixed + 16 * MIB
+        buffers = [edge_mlp.fixed_bytes(path, like=points, edges=100_000) for path in (first, second)]
+        assert chunk_bytes(first, second, points, points) == max(TILE_CHUNK_BYTES, sum(buffers) + 16 * MIB)
         assert auto_chunk(mlp, points, points, f, weights="attention", attention=attention) > 80_000
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_small_chunk_has_smaller_slices_which_leave_it_more_edges() -> None:
+    mlp, points, f = mlp_truth.network((6, 256, 256, 64)), torch.zeros(4, 3), torch.zeros(4, 64)
+    path = flat_path(mlp, like=points)
+    fixed = edge_mlp.fixed_bytes(path, like=points)
+    chunk = auto_chunk(mlp, points, points, f, moves=False)
+    own = edge_mlp.fixed_bytes(path, like=points, edges=chunk)
+    # Slices of two rounds of 132 tiles of 128 edges, not of three, for two layers of 256 float32 numbers.
+    assert fixed - own == 132 * 128 * 2 * 256 * 4
+    per_edge = 4 + 64 * 4 + 32  # the row, the values, and what sorts the sources
+    assert own + chunk * per_edge <= TILE_CHUNK_BYTES < own + (chunk + 1) * per_edge
+    assert chunk > 2 * (TILE_CHUNK_BYTES - fixed) // per_edge
+
+
+@pytest.mark.usefixtures("hopper")
+def test_the_points_of_many_channels_count_unless_a_chunk_is_small_beside_them() -> None:
+    path = flat_path(mlp_truth.network((6, 64, 64, 64)), like=torch.zeros(0, 3))
+
+    def budget(points: int) -> int:
+        return chunk_bytes(path, None, *torch.zeros(2, points, 3))
+
+    # 64 float32 numbers of an output and its gradient, and of the gradient of f: 0.75 KiB for each point.
+    assert budget(4 * 1024) == TILE_CHUNK_BYTES
+    assert budget(32 * 1024) == (144 - 24) * MIB
+    assert budget(63 * 1024) == (144 - 47.25) * MIB
+    assert budget(64 * 1024) == TILE_CHUNK_BYTES
 
 
 @pytest.mark.usefixtures("hopper")

@@ -61,6 +61,9 @@ class Plan(NamedTuple):
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
 # gradients and a chunk of some 200,000 edges fit beside them.
 _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
+# A chunk has at least four slices of as many tiles for each program, but no fewer than so many: with few
+# layers, buffers of the size above would leave little room for a chunk with many inputs or outputs.
+_SLICES, _LEAST_TILES = 4, {2: 3, 4: 2}
 _BLOCK = 64  # columns of a weight's gradient that one program has
 
 
@@ -195,7 +198,10 @@ def _slice_edges(
     most = limit_bytes // (layers * WIDTH * size) // _MOST_TILE * _MOST_TILE
     for unit in (programs * _MOST_TILE, programs * _PLANS[size].back_last.edges):
         if most >= unit and unit % _MOST_TILE == 0:
-            most = most // unit * unit
+            tiles = most // unit
+            if edges is not None:
+                tiles = min(tiles, max(_LEAST_TILES[size], edges // (_SLICES * unit)))
+            most = tiles * unit
             break
     return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
 
