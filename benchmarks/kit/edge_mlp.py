@@ -6,15 +6,15 @@
     python benchmarks/kit/edge_mlp.py measure --more -o RECORD   # more inputs and outputs; the slowest
     python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
     python benchmarks/kit/edge_mlp.py forecast benchmarks/results/edge_mlp_h200.json    # without a GPU
+    python benchmarks/kit/edge_mlp.py forecast -o RECORD                # all cases, those of --more too
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
 
-A random graph with 1 M edges and 31,250 points on either side, 3 coordinates and 16 channels, or those of a
-case; the gradients
-are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
-turn. Peaks are allocated bytes beside the inputs, of a separate step. The record is written after every case;
+A random graph with 1 M edges and 31,250 points on either side, 3 coordinates, and 16 channels or those of a
+case; the gradients are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
+turn. Peaks are allocated bytes beside the inputs and the graph, of a separate step. The record is written after every case;
 `way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of `tile_mlp` or `wide_mlp`, else as
 `flat_path` names it. `forecast` adds to the rows of the newest code what `pinchpoint predict` says about
-`train`, two training steps of the same case, as `flat_forecast_bytes`.
+`train`, two training steps of the same case, as `flat_forecast_bytes`; or writes a record of all cases.
 """
 
 from __future__ import annotations
@@ -342,16 +342,37 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def forecast(path: Path) -> None:
-    """Add forecasts to the newest rows of a record, and print how far they are from what was measured."""
+def peak_of_forecast(case: Case, precision: str) -> int:
+    """The predicted peak of a training step with `flat` on an H200, with its inputs."""
     from pinchpoint import predict
 
+    return predict(__file__, args=("train", *map(str, case), precision), card="h200").peak_allocated_bytes
+
+
+def forecast(chosen: list[tuple[Case, str]], output: Path) -> None:
+    """Write a record of the forecasts of some cases."""
+    rows: list[dict[str, Any]] = []
+    for case, precision in chosen:
+        peak = peak_of_forecast(case, precision) - resident_bytes(case)
+        rows.append({**case._asdict(), "precision": precision, "flat_forecast_bytes": peak})
+        print(f"{' '.join(map(str, case))} {precision}: {peak / MIB:,.0f} MiB", flush=True)
+    record = {
+        "command": f"python benchmarks/kit/edge_mlp.py {' '.join(sys.argv[1:])}",
+        "created": now(),
+        "machine": describe(),
+        "edges": EDGES,
+        "points": POINTS,
+        "rows": rows,
+    }
+    write_text(output, json.dumps(record, indent=1))
+
+
+def add_forecasts(path: Path) -> None:
+    """Add forecasts to the newest rows of a record, and print how far they are from what was measured."""
     record = json.loads(path.read_text())
     for row in record["runs"][-1]["rows"]:
         case = Case(*(row.get(name, CHANNELS) for name in Case._fields))
-        peak = predict(
-            __file__, args=("train", *map(str, case), row["precision"]), card="h200"
-        ).peak_allocated_bytes
+        peak = peak_of_forecast(case, row["precision"])
         row["flat_forecast_bytes"] = peak - resident_bytes(case)
         share = peak / (row["flat_peak_bytes"] + resident_bytes(case)) - 1
         print(
@@ -396,8 +417,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("measure", "compile", "serve", "train", "forecast", "show"))
-    parser.add_argument("words", nargs="*", help="The record; of `train`, a case and its precision.")
-    parser.add_argument("-o", "--output", type=Path, help="The record that `measure` writes.")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        help="The record; of `train`, a case and its precision. `forecast` without one writes one.",
+    )
+    parser.add_argument("-o", "--output", type=Path, help="The record to write.")
     parser.add_argument("--before", type=Path, help="Source folder of the older code.")
     parser.add_argument("--revision", default="", help="The revision of the older code, for the record.")
     parser.add_argument("--cases", type=int, help="Take the first so many cases. Default: all.")
@@ -423,9 +448,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="Begin no case after so many seconds.")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
+    known = more_cases() if args.more else cases()
+    if args.what == "forecast" and not args.more:
+        known = list(dict.fromkeys([*known, *more_cases()]))
     listed = [
         case
-        for case in (more_cases() if args.more else cases())[args.skip : args.cases]
+        for case in known[args.skip : args.cases]
         if (not args.pick or set(args.pick) & set(case)) and not set(args.drop) & set(case)
     ]
     chosen = list(product(listed, [args.precision] if args.precision else PRECISIONS))
@@ -434,7 +462,10 @@ def main() -> None:
     if args.what == "show":
         print(show(Path(args.words[0])))
     elif args.what == "forecast":
-        forecast(Path(args.words[0]))
+        if args.words:
+            add_forecasts(Path(args.words[0]))
+        else:
+            forecast(chosen, args.output)
     elif args.what == "train":
         *words, channels, precision = args.words
         train(Case(*words, int(channels)), precision)
