@@ -10,11 +10,12 @@
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
 
 A random graph with 1 M edges and 31,250 points on either side, 3 coordinates, and 16 channels or those of a
-case; the gradients are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
-turn. Peaks are allocated bytes beside the inputs and the graph, of a separate step. The record is written after every case;
-`way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of `tile_mlp` or `wide_mlp`, else as
-`flat_path` names it. `forecast` adds to the rows of the newest code what `pinchpoint predict` says about
-`train`, two training steps of the same case, as `flat_forecast_bytes`; or writes a record of all cases.
+case; the gradients are those of the MLP and of f. The older code runs in a process of its own, one step at a
+time when it is its turn. Peaks are allocated bytes beside the inputs and the graph, of a separate step. The
+record is written after every case; `way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of
+`tile_mlp` or `wide_mlp`, else as `flat_path` names it. `forecast` adds to the rows of the newest code what
+`pinchpoint predict` says about `train`, two training steps of the same case, as `flat_forecast_bytes`; or
+writes a record of all cases.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.kit.edges import triton_runs
 
 from pinchpoint.kit import Edges
 from pinchpoint.kit.edges import edge_ops
 from pinchpoint.kit.edges.row_chunks import row_chunks
-from tests.kit.edges import triton_runs
 
 Q, S, E = 37, 29, 600
 

@@ -92,9 +92,10 @@ def auto_chunk(
 def chunk_bytes(path: FlatPath | None, score_path: FlatPath | None, x: Tensor, y: Tensor) -> int:
     """The bytes of a chunk with chunk="auto", with the buffers of a fixed size.
 
-    96 MiB; 136 MiB for the kernels of `tile_mlp` and `wide_mlp`, or less if there are many channels; a fiftieth
-    of the GPU's memory if that is more and the network does not run as one kernel; and always 16 MiB more than
-    the buffers. path: how the network runs; None: through autograd. score_path: the same of `attention`.
+    96 MiB; 136 MiB for the kernels of `tile_mlp` and `wide_mlp`, or less if there are many channels; a
+    fiftieth of the GPU's memory if that is more and the network does not run as one kernel; and always 16 MiB
+    more than the buffers. path: how the network runs; None: through autograd. score_path: the same of
+    `attention`.
     """
     budget = CHUNK_BYTES
     if path is not None and path.is_flat and path.layers is not None:
