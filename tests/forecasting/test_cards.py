@@ -9,7 +9,14 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import GIB, MIB
-from pinchpoint.forecasting.cards import Card, card, cards, cublas_workspace, estimated_context
+from pinchpoint.forecasting.cards import (
+    Card,
+    assumption,
+    card,
+    cards,
+    cublas_workspace,
+    estimated_context,
+)
 
 
 def test_the_table_runs_from_4_to_192_gb() -> None:
@@ -110,6 +117,12 @@ def test_a_number_of_bytes_gives_a_nameless_card(text: str, count: int) -> None:
     assert (matches.name, matches.memory_bytes) == (text, count)
     assert matches.context_bytes == card("h200").context_bytes
     assert matches.cublas_workspace_bytes == 32 * MIB
+
+
+def test_what_is_assumed_of_a_card_of_bytes_is_said_unless_it_is_given() -> None:
+    assert "24GiB is taken to be a card like the h200" in (assumption(card("card:24GiB")) or "")
+    for told in ("24GiB like rtx4090", "rtx4090"):
+        assert assumption(card(told)) is None
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,7 @@ def test_points_that_are_created_but_not_used_are_not_processed() -> None:
 
 def test_fits_includes_the_interval_of_data_dependent_counts() -> None:
     result = predict(target("kept_pairs"), size=32, card="24GiB")
+    assert any("24GiB is taken to be a card like the h200" in note for note in result.notes)
     assert result.high_bytes is not None and result.needs_bytes is not None
     room = 24 * 2**30 - result.context_bytes
     assert result.peak_allocated_bytes < room < result.needs_bytes

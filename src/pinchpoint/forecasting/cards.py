@@ -151,6 +151,16 @@ def nameless(name: str, memory_bytes: int, *, like: Card) -> Card:
     )
 
 
+def assumption(card: Card) -> str | None:
+    """A note on what is assumed of a card that was given as bytes alone; None for others."""
+    if not _BYTES.fullmatch(card.name):
+        return None
+    return (
+        f"{card.name} is taken to be a card like the h200, with its kernels, workspaces, and context; "
+        f"for another, say for example '{card.name} like rtx4090'"
+    )
+
+
 def of_capability(capability: tuple[int, int]) -> Card:
     """The largest card of this compute capability; of the next lower one, if there is none."""
     by_capability = {one.capability: one for one in cards().values()}  # smallest first: the largest remains

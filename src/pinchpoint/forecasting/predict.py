@@ -193,6 +193,8 @@ def _predict(
         if named_card is not None and forecast.fits[named_card.name] is False:
             ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args), rank=job)
             forecast = replace(forecast, levers=ways)
+    if named_card is not None and (assumed := cards.assumption(named_card)) is not None:
+        notes = (*notes, assumed)
     forecast = replace(forecast, notes=(*forecast.notes, *notes))
     if measure:
         forecast = replace(
