@@ -21,7 +21,8 @@ test-fast: .venv/.ready
 test-kernels: .venv/triton/.ready
 	PYTHONPATH=.venv/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/kit
 
-.venv/triton/.ready: .venv/.ready
+.venv/triton/.ready: .venv/.ready Makefile
+	rm -rf .venv/triton
 	$(BIN)/python -m pip install --quiet --target .venv/triton triton==3.6.0 'numpy<2.4'
 	touch $@
 

@@ -353,10 +353,6 @@ def peak_of_forecast(case: Case, precision: str) -> int:
 def forecast(chosen: list[tuple[Case, str]], output: Path) -> None:
     """Write a record of the forecasts of some cases."""
     rows: list[dict[str, Any]] = []
-    for case, precision in chosen:
-        peak = peak_of_forecast(case, precision) - resident_bytes(case)
-        rows.append({**case._asdict(), "precision": precision, "flat_forecast_bytes": peak})
-        print(f"{' '.join(map(str, case))} {precision}: {peak / MIB:,.0f} MiB", flush=True)
     record = {
         "command": f"python benchmarks/kit/edge_mlp.py {' '.join(sys.argv[1:])}",
         "created": now(),
@@ -365,7 +361,11 @@ def forecast(chosen: list[tuple[Case, str]], output: Path) -> None:
         "points": POINTS,
         "rows": rows,
     }
-    write_text(output, json.dumps(record, indent=1))
+    for case, precision in chosen:
+        peak = peak_of_forecast(case, precision) - resident_bytes(case)
+        rows.append({**case._asdict(), "precision": precision, "flat_forecast_bytes": peak})
+        write_text(output, json.dumps(record, indent=1))
+        print(f"{' '.join(map(str, case))} {precision}: {peak / MIB:,.0f} MiB", flush=True)
 
 
 def add_forecasts(path: Path) -> None:
@@ -448,6 +448,9 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1e9, help="Begin no case after so many seconds.")
     args = parser.parse_args()
+    writes = args.what == "measure" or (args.what == "forecast" and not args.words)
+    if writes and args.output is None:
+        parser.error("Say where to write the record: -o RECORD.")
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
     known = more_cases() if args.more else cases()
     if args.what == "forecast" and not args.more:

@@ -14,10 +14,10 @@ from pinchpoint.planning.chunk_size import largest_chunk
 CHUNK_BYTES = 96 * MIB
 # The same for the kernels of `tile_mlp` and `wide_mlp`, with their buffers: fewer chunks have fewer launches.
 TILE_CHUNK_BYTES = 136 * MIB
-# With what a transform holds for its points, if that is less than a third; beside more, a chunk is small.
-_WITH_POINTS_BYTES = 144 * MIB
-# For what grows with the edges, if the buffers of two networks for a small chunk take the rest.
-_LEAST_ROOM, _LEAST_EDGES = 16 * MIB, 100_000
+# With more than 21 output channels it is less, by what so many edges usually have in outputs and gradients of
+# points: with 32 edges for each, 3/8 MiB a channel.
+_WITH_POINTS_BYTES, _CHANNEL_BYTES = 144 * MIB, 3 * MIB // 8
+_LEAST_ROOM = 16 * MIB  # for what grows with the edges, if the buffers of two networks take the rest
 # The share of a GPU's memory if each layer launches its own kernels: the launches cost as much time as
 # 50,000 edges.
 CHUNK_SHARE = 0.02
@@ -58,8 +58,8 @@ def auto_chunk(
     score_path = None
     if attention is not None:
         score_path = (paths.get("attention") or flat_path(attention, like=x)) if by_hand else None
-    if budget_bytes is None:
-        budget_bytes = chunk_bytes(path, score_path, x, y)
+    fixed = sum(fixed_bytes(one, like=x) for one in (path, score_path) if one is not None)
+    budget_bytes = chunk_bytes(path, score_path, x) if budget_bytes is None else budget_bytes
     flat = path is not None and path.is_flat and (score_path or path).is_flat
     if flat and path is not None and path.layers is not None:
         outputs = path.layers[-1][0].out_features * arithmetic(x).itemsize
@@ -70,14 +70,7 @@ def auto_chunk(
         own += of_weights + (outputs if weights == "max" and overwrites else 0)  # with the values themselves
         if attention is not None:  # vectors y - x; their gradient, also while both its parts are joined
             own += (4 if moves else 1) * x.shape[1] * wide
-        both = [one for one in (path, score_path) if one is not None]
-        most = largest_chunk(fixed_bytes=_buffers(both, x, 1), bytes_per_point=own, budget_bytes=budget_bytes)
-        low, high = 1, most  # the buffers grow with the edges, up to their limits
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = _buffers(both, x, middle) + middle * own <= budget_bytes
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
     # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
     own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
     own += edge_bytes(mlp, width, like=x, path=path)
@@ -85,33 +78,24 @@ def auto_chunk(
         own += 4 * (f.shape[1] if f is not None else 1) * wide
     if attention is not None:
         own += edge_bytes(attention, x.shape[1], like=x, path=score_path) + 4 * wide
-    fixed = _buffers([one for one in (path, score_path) if one is not None], x, None)
     return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
 
 
-def chunk_bytes(path: FlatPath | None, score_path: FlatPath | None, x: Tensor, y: Tensor) -> int:
+def chunk_bytes(path: FlatPath | None, score_path: FlatPath | None, x: Tensor) -> int:
     """The bytes of a chunk with chunk="auto", with the buffers of a fixed size.
 
-    96 MiB; 136 MiB for the kernels of `tile_mlp` and `wide_mlp`, or less if there are many channels; a
-    fiftieth of the GPU's memory if that is more and the network does not run as one kernel; and always 16 MiB
-    more than the buffers. path: how the network runs; None: through autograd. score_path: the same of
-    `attention`.
+    96 MiB; 120 to 136 MiB for the kernels of `tile_mlp` and `wide_mlp`, by the channels; a fiftieth of the
+    GPU's memory if that is more and the network does not run as one kernel; and always 16 MiB more than the
+    buffers. path: how the network runs; None: through autograd. score_path: the same of `attention`.
     """
     budget = CHUNK_BYTES
     if path is not None and path.is_flat and path.layers is not None:
-        # The outputs and their gradient, and that of f.
-        points = 4 * path.layers[-1][0].out_features * (2 * x.shape[0] + y.shape[0])
-        beside = points if points < _WITH_POINTS_BYTES // 3 else 0
-        budget = min(TILE_CHUNK_BYTES, _WITH_POINTS_BYTES - beside)
+        channels = path.layers[-1][0].out_features
+        budget = min(TILE_CHUNK_BYTES, _WITH_POINTS_BYTES - channels * _CHANNEL_BYTES)
     if x.is_cuda and (path is None or path.name != "one kernel"):
         budget = max(budget, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory))
-    both = [one for one in (path, score_path) if one is not None]
-    return max(budget, _buffers(both, x, _LEAST_EDGES) + _LEAST_ROOM)
-
-
-def _buffers(paths: list[FlatPath], x: Tensor, edges: int | None) -> int:
-    """`fixed_bytes` of all networks."""
-    return sum(fixed_bytes(path, like=x, edges=edges) for path in paths)
+    fixed = sum(fixed_bytes(one, like=x) for one in (path, score_path) if one is not None)
+    return max(budget, fixed + _LEAST_ROOM)
 
 
 def _flat_bytes(inputs: int, outputs: int, *, moves: bool, overwrites: bool) -> int:

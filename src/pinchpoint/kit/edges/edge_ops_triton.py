@@ -19,7 +19,7 @@ from pinchpoint.kit.triton_launch import Launcher
 
 _TILE = 2048  # values that a program processes at one time
 _NARROW_TILE = 512  # values for which one warp is enough
-_GATHERED = 32  # columns that are gathered at one time
+_GATHERED = 32  # columns of f that a program gathers at one time
 
 
 def gather(
@@ -33,8 +33,7 @@ def gather(
 ) -> None:
     """relative: (e, d), filled with y - x."""
     channels = 0 if f is None else f.shape[1]
-    wide_points, wide = (min(power_of_2(own), _GATHERED) for own in (x.shape[1] + y.shape[1], channels))
-    block = 2048 // max(wide_points, wide, 8)
+    block = 128 if channels else 256
     _gather(
         -(-rows.count // block),
         (
@@ -60,8 +59,7 @@ def gather(
         x.shape[1],
         y.shape[1],
         channels,
-        wide_points,
-        wide,
+        min(power_of_2(channels), _GATHERED),
         relative is not None,
         block,
     )
@@ -240,12 +238,10 @@ def _gather(
     DX: tl.constexpr,
     DY: tl.constexpr,
     C: tl.constexpr,
-    WIDE_POINTS: tl.constexpr,
     WIDE: tl.constexpr,
     RELATIVE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Neighbouring threads take neighbouring columns of an edge, so that they share sectors of memory."""
     edge = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = edge < count
     # The row of an edge is the last whose offset is not above the edge's number (binary search).
@@ -259,29 +255,22 @@ def _gather(
         high = tl.where(below, high, middle)
     row = low + first
     tl.store(at + edge, row, mask=there)
-    row = row.to(tl.int64)
     source = tl.load(sources + number, mask=there, other=0).to(tl.int64)
     to = inputs + edge * (DX + DY + C)
-    kind = inputs.dtype.element_ty
-    for begin_column in tl.static_range(0, DX + DY, WIDE_POINTS):
-        column = begin_column + tl.arange(0, WIDE_POINTS)[None, :]
-        from_y = there[:, None] & (column < DY)
-        from_x = there[:, None] & (column >= DY) & (column < DY + DX)
-        of_y = tl.load(y + source[:, None] * Y_STRIDE + column, mask=from_y, other=0)
-        of_x = tl.load(x + row[:, None] * X_STRIDE + (column - DY), mask=from_x, other=0)
-        tl.store(to[:, None] + column, tl.where(column < DY, of_y.to(kind), of_x.to(kind)), from_y | from_x)
+    for d in tl.static_range(DY):
+        tl.store(to + d, tl.load(y + source * Y_STRIDE + d, mask=there), mask=there)
+    for d in tl.static_range(DX):
+        tl.store(to + DY + d, tl.load(x + row.to(tl.int64) * X_STRIDE + d, mask=there), mask=there)
     if RELATIVE:
-        kind = relative.dtype.element_ty
-        for begin_column in tl.static_range(0, DX, WIDE_POINTS):
-            column = begin_column + tl.arange(0, WIDE_POINTS)[None, :]
-            both = there[:, None] & (column < DX)
-            here = tl.load(x + row[:, None] * X_STRIDE + column, mask=both, other=0).to(kind)
-            far = tl.load(y + source[:, None] * Y_STRIDE + column, mask=both, other=0).to(kind)
-            tl.store(relative + edge[:, None] * DX + column, far - here, mask=both)
+        for d in tl.static_range(DX):
+            here = tl.load(x + row.to(tl.int64) * X_STRIDE + d, mask=there).to(relative.dtype.element_ty)
+            far = tl.load(y + source * Y_STRIDE + d, mask=there).to(relative.dtype.element_ty)
+            tl.store(relative + edge * DX + d, far - here, mask=there)
+    # Neighbouring threads take neighbouring columns, which share a sector of memory.
     for begin_column in tl.static_range(0, C, WIDE):
         column = begin_column + tl.arange(0, WIDE)[None, :]
         both = there[:, None] & (column < C)
-        value = tl.load(f + source[:, None] * F_STRIDE + column, mask=both, other=0)
+        value = tl.load(f + source[:, None] * F_STRIDE + column, mask=both)
         tl.store(to[:, None] + DX + DY + column, value, mask=both)
 
 

@@ -134,7 +134,7 @@ def edge_transform(
             return torch.cat(rows)
         parts = list(row_chunks(graph, size, split_rows=True))
         parts = chunks_to_trace(parts) if is_fake(x) else parts
-        budget = None if fixed_chunk else chunk_bytes(paths["mlp"], paths.get("attention"), x, y)
+        budget = None if fixed_chunk else chunk_bytes(paths["mlp"], paths.get("attention"), x)
         plan = FlatPlan.of(parts, paths, budget)
         if key is not None:
             plan.keep(graph, key)

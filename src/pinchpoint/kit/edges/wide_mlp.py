@@ -61,9 +61,10 @@ class Plan(NamedTuple):
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
 # gradients and a chunk of some 200,000 edges fit beside them.
 _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
-# A chunk has at least four slices of as many tiles for each program, but no fewer than so many: with few
-# layers, buffers of the size above would leave little room for a chunk with many inputs or outputs.
-_SLICES, _LEAST_TILES = 4, {2: 3, 4: 2}
+# The same for networks with more inputs or outputs than these, whose edges take so many bytes that a chunk
+# beside larger buffers would have few.
+_SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
+_FEW_INPUTS, _FEW_OUTPUTS = 31, 16
 _BLOCK = 64  # columns of a weight's gradient that one program has
 
 
@@ -169,8 +170,9 @@ def fixed_bytes(
 ) -> int:
     """The bytes that backward needs beside inputs and outputs, for any number of edges or for some."""
     hidden, size, programs = len(linear) - 1, dtype.itemsize, processors(device)
-    buffers = _buffer_bytes(hidden, edges, size, programs)
-    sums = _Sums.of([linear[0].in_features, *(layer.out_features for layer in linear)])
+    widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
+    buffers = _buffer_bytes(widths, edges, size, programs)
+    sums = _Sums.of(widths)
     converted = size * sum(layer.weight.numel() for layer in linear[1:])
     if dtype is torch.float32:  # the weights between hidden layers, and the norms and bounds of all layers
         converted = 4 * ((hidden - 1) * WIDTH * WIDTH + 6 * len(linear))
@@ -178,30 +180,32 @@ def fixed_bytes(
     return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
 
 
-def _buffer_bytes(hidden: int, edges: int | None, size: int, programs: int) -> int:
-    """The bytes of the buffers for a number of hidden layers, of any number of edges or of some.
+def _buffer_limit(widths: list[int], size: int) -> int:
+    """The most bytes that the hidden layers of a slice take. size: the bytes of a number."""
+    few = widths[0] <= _FEW_INPUTS and widths[-1] <= _FEW_OUTPUTS
+    return (_BUFFER_BYTES if few else _SMALLER_BUFFER_BYTES)[size]
+
+
+def _buffer_bytes(widths: list[int], edges: int | None, size: int, programs: int) -> int:
+    """The bytes of the buffers of a network, for any number of edges or for some.
 
     size: the bytes of a number. They are those of backward, which forward does not exceed.
     """
+    hidden, limit_bytes = len(widths) - 2, _buffer_limit(widths, size)
     layers = {hidden - (size == 2), hidden}  # in 16 bits without and with the gradient of the inputs
-    return max(one * _slice_edges(one, edges, size, programs) for one in layers) * WIDTH * size
+    most = max(one * _slice_edges(one, edges, size, programs, limit_bytes) for one in layers)
+    return most * WIDTH * size
 
 
-def _slice_edges(
-    layers: int, edges: int | None, size: int, programs: int, limit_bytes: int | None = None
-) -> int:
+def _slice_edges(layers: int, edges: int | None, size: int, programs: int, limit_bytes: int) -> int:
     """The edges of a slice of some layers, for any number of edges or for some.
 
     If there are several slices, every program has the same number of tiles in all but the last.
     """
-    limit_bytes = limit_bytes or _BUFFER_BYTES[size]
     most = limit_bytes // (layers * WIDTH * size) // _MOST_TILE * _MOST_TILE
     for unit in (programs * _MOST_TILE, programs * _PLANS[size].back_last.edges):
         if most >= unit and unit % _MOST_TILE == 0:
-            tiles = most // unit
-            if edges is not None:
-                tiles = min(tiles, max(_LEAST_TILES[size], edges // (_SLICES * unit)))
-            most = tiles * unit
+            most = most // unit * unit
             break
     return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
 
@@ -297,7 +301,8 @@ class WideMLP(ABC):
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
         layers = self._layers_in_backward(want_inputs=want_inputs)
-        step = _slice_edges(layers, inputs.shape[0], self._size, self.programs)
+        limit_bytes = _buffer_limit(self.widths, self._size)
+        step = _slice_edges(layers, inputs.shape[0], self._size, self.programs, limit_bytes)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._backward_slice(inputs, gradient, begin, count, self._views(layers, step), of_inputs, values)
@@ -327,7 +332,7 @@ class WideMLP(ABC):
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        size = _buffer_bytes(self.last + 1, edges, self._size, self.programs)
+        size = _buffer_bytes(self.widths, edges, self._size, self.programs)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))
