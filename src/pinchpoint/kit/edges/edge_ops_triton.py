@@ -33,26 +33,12 @@ def gather(
 ) -> None:
     """relative: (e, d), filled with y - x."""
     channels = 0 if f is None else f.shape[1]
-    block = 128 if channels else 256
+    block, count = 128 if channels else 256, rows.last - rows.first
+    tensors = x, y, x if f is None else f, rows.edges.offsets, rows.edges.sources, at, inputs
     _gather(
         -(-rows.count // block),
-        (
-            x,
-            y,
-            x if f is None else f,
-            rows.edges.offsets,
-            rows.edges.sources,
-            at,
-            inputs,
-            inputs if relative is None else relative,
-        ),
-        (
-            rows.count,
-            rows.begin,
-            rows.first,
-            rows.last - rows.first,
-            max(1, (rows.last - rows.first).bit_length()),
-        ),
+        (*tensors, inputs if relative is None else relative),
+        (rows.count, rows.begin, rows.first, count, max(1, count.bit_length())),
         x.stride(0),
         y.stride(0),
         0 if f is None else f.stride(0),
