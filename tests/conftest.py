@@ -108,6 +108,12 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 
 
 @pytest.fixture(autouse=True)
+def _malloc_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget on a CPU changes how malloc works in the whole process, which slows all later tests down."""
+    monkeypatch.setattr("pinchpoint.systems.common.budgets.return_freed_memory", lambda: True)
+
+
+@pytest.fixture(autouse=True)
 def _same_tracer() -> Iterator[None]:
     """Set the tracer of `make coverage` again if a test has removed it, or nothing later would count."""
     tracer = sys.gettrace()

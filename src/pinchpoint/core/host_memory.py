@@ -5,15 +5,21 @@ Free memory is what the system calls available, limited by the process's control
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
+from functools import cache
 from pathlib import Path
 
 _GROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_RETURNED_BYTES = 2**20
 
 
 def free_bytes(root: Path = Path("/")) -> int:
@@ -45,6 +51,21 @@ def peak_resident_bytes() -> int:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+@cache
+def return_freed_memory() -> bool:
+    """Let malloc give blocks of a mebibyte and more back to the system when they are freed, in this process.
+
+    By default glibc keeps ever larger ones, up to 32 MiB, for later: a process then holds up to 2.6 times as
+    much as its tensors. Returns whether it could; other systems have no such setting.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    # 1 is success. The second setting returns the end of the heap, too.
+    return all(mallopt(name, _RETURNED_BYTES) == 1 for name in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
 
 
 def available_bytes(root: Path = Path("/")) -> int:

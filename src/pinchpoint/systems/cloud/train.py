@@ -34,7 +34,7 @@ from pinchpoint.systems.cloud.training.recorded_steps import may_record, refuse_
 from pinchpoint.systems.cloud.training.records import COSINE, MIOU, Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
-from pinchpoint.systems.common.budgets import budget_of, refuse_budget_in_use
+from pinchpoint.systems.common.budgets import begin_budget, budget_of
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -76,7 +76,7 @@ def train(
     folder = data_folder(data, Path(output), Settings, resume=resume, system="cloud")
     stored = read_settings(Path(output)) if resume and (Path(output) / CONFIG).exists() else Settings()
     device = resolve_device(choices.get("device", stored.device), backend("torch"))
-    refuse_budget_in_use(budget, device, resume=resume)
+    begin_budget(budget, device, resume=resume)
     ignore, target = choices.get("ignore", stored.ignore), choices.get("target", stored.target)
     with join_ranks(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None

@@ -6,17 +6,16 @@ import re
 from dataclasses import dataclass
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
-from pinchpoint.core.host_memory import resident_bytes
+from pinchpoint.core.host_memory import resident_bytes, return_freed_memory
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.cards import Card, budget_card, nameless, of_capability
 
 RESERVED = 1.1  # what CUDA's caching allocator reserves, relative to the tensors
-# Measured in training on a CPU: the resident memory grows by 0.4 to 0.75 times the tensors more than they
-# hold, since malloc keeps blocks of up to 32 MiB that were freed; 12 MiB are code of the libraries that the
-# first step loads; a second thread takes 3 MiB for its stack and buffers.
-KEPT = 1.9  # what malloc keeps, relative to the tensors
-FIRST_STEP_BYTES = 16 * 2**20
+# What malloc keeps in training on a CPU, relative to the tensors, where it returns large blocks to the system
+# and where it cannot be told to. The first step loads libraries, and a second thread has a stack and buffers.
+KEPT, KEPT_BY_DEFAULT = 1.15, 2.7
+FIRST_STEP_BYTES = 24 * 2**20
 THREAD_BYTES = 4 * 2**20
 _NOT_ABOVE_0 = re.compile(r"-\s*\.?[0-9].*|0*\.?0+\s*[a-z]*", re.IGNORECASE)
 
@@ -66,13 +65,17 @@ def refuse_both(budget: str | int | None, chunk: int | None) -> None:
         )
 
 
-def refuse_budget_in_use(budget: str | int | None, device: str, *, resume: bool) -> None:
+def begin_budget(budget: str | int | None, device: str, *, resume: bool) -> None:
     """Refuse a budget below what is in use before the first step, without predicting a step.
 
     That is the memory of this process on a CPU, and the context of CUDA on a GPU. A resumed run may have no
-    steps left, which any budget allows.
+    steps left, which any budget allows. On a CPU, memory that is freed is given back from now on.
     """
-    if budget is None or resume:
+    if budget is None:
+        return
+    if device == "cpu":
+        return_freed_memory()
+    if resume:
         return
     within = budget_of(budget)
     in_use_bytes = resident_bytes() if device == "cpu" else within.context_bytes
@@ -95,7 +98,8 @@ def cpu_bytes(tensor_bytes: float, resident_bytes: int) -> int:
     import torch
 
     threads = THREAD_BYTES * (torch.get_num_threads() - 1)
-    return resident_bytes + FIRST_STEP_BYTES + threads + round(KEPT * tensor_bytes)
+    kept = KEPT if return_freed_memory() else KEPT_BY_DEFAULT
+    return resident_bytes + FIRST_STEP_BYTES + threads + round(kept * tensor_bytes)
 
 
 def cuda_bytes(tensor_bytes: float, card: Card, *, reserved: float = RESERVED) -> int:

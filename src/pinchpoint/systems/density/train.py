@@ -21,9 +21,9 @@ from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.core.units import show_count
 from pinchpoint.systems.common.budgets import (
     BudgetChoice,
+    begin_budget,
     budget_of,
     refuse_both,
-    refuse_budget_in_use,
 )
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -123,7 +123,7 @@ def train(
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))
-    refuse_budget_in_use(budget, device, resume=resume)
+    begin_budget(budget, device, resume=resume)
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
     names, validation_names = run.split_names(dataset.names("train"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_budget_in_use
+from pinchpoint.systems.common.budgets import BudgetChoice, begin_budget, budget_of, refuse_both
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -69,7 +69,7 @@ def train(
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
     refuse_unrecordable(run.settings)
     device = resolve_device(run.settings.device, backend("torch"))
-    refuse_budget_in_use(budget, device, resume=resume)
+    begin_budget(budget, device, resume=resume)
     check_precision(run.settings.precision, device)
     names, validation_names = run.split_names(dataset.names("train"))
     check_folder(run.folder)

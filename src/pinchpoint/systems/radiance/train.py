@@ -17,7 +17,7 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_budget_in_use
+from pinchpoint.systems.common.budgets import BudgetChoice, begin_budget, budget_of, refuse_both
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -107,7 +107,7 @@ def train(
     folder = data_folder(data, Path(output), Settings, resume=resume, system="radiance")
     stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
     device = resolve_device(choices.get("device", stored), backend("torch"))
-    refuse_budget_in_use(budget, device, resume=resume)
+    begin_budget(budget, device, resume=resume)
     with join_ranks(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         tell(Report("data", 0, 0, note=f"images of {folder}"))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import budget_of, refuse_budget_in_use
+from pinchpoint.systems.common.budgets import begin_budget, budget_of
 from pinchpoint.systems.common.settings import check_options
 from pinchpoint.systems.common.training.training_loop import (
     Outcome,
@@ -128,7 +128,7 @@ def train(
     if start_from is not None:
         read_start(Path(start_from), run.config)
     with on(device, precision=run.config.settings.precision) as host:
-        refuse_budget_in_use(budget, host.name, resume=resume)
+        begin_budget(budget, host.name, resume=resume)
         setup = _Setup(run, host, tell, store)
         with setup.programs, keep_run_on_stop(run, tell):
             if setup.is_new and setup.settings.burn:

@@ -48,7 +48,7 @@ from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.recorded_steps import STEP, size_number
 from pinchpoint.systems.cloud.training.training_step import Stepper
-from pinchpoint.systems.common.budgets import budget_of, cuda_bytes, does_not_fit
+from pinchpoint.systems.common.budgets import budget_of, cpu_bytes, cuda_bytes, does_not_fit
 from pinchpoint.systems.common.training import recorder
 
 WHOLE_POINTS = 40_000  # points per step, over all views, up to which the step is counted whole
@@ -101,7 +101,7 @@ def views_mode_for(
         step = _count_bytes(config, mode_settings, scenes, full, prepares_ahead=device == "cuda")
         recordings_bytes = recorded_need_bytes = 0
         if device == "cpu":
-            need = resident_bytes() + step.live_bytes
+            need = cpu_bytes(step.live_bytes, resident_bytes())
         else:
             draw_bytes = _prefetch_bytes(config, mode_settings, scenes, full)
             step = replace(step, fixed_bytes=step.fixed_bytes + _gather_bytes(config, mode_settings, scenes))

@@ -24,6 +24,7 @@ from pinchpoint.systems.common.budgets import (
     BudgetChoice,
     as_installed,
     budget_of,
+    cpu_bytes,
     does_not_fit,
     forecast_bytes,
 )
@@ -108,7 +109,7 @@ def _on_cpu(folder: Path, settings: Settings, mode: Mode) -> Iterator[Peaks]:
 
         live = measurement.account(steps) or 0
         # Read after the steps: modules that they import stay resident during training.
-        return resident_bytes() + live, live
+        return cpu_bytes(live, resident_bytes()), live
 
     yield peaks
 

@@ -30,6 +30,7 @@ from pinchpoint.systems.common.budgets import (
     BudgetChoice,
     as_installed,
     budget_of,
+    cpu_bytes,
     does_not_fit,
     forecast_bytes,
     uncertain_bytes,
@@ -183,7 +184,7 @@ def _on_cpu(settings: dict[str, str], size: int, memory: Memory, mode: Mode) -> 
 
         live = measurement.account(steps) or 0
         # Read after the steps: what they import stays resident during training.
-        return resident_bytes() + live, live
+        return cpu_bytes(live, resident_bytes()), live
 
     yield peaks
 
