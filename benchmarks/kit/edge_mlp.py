@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import Edges, edge_transform
 from pinchpoint.studies.timing import ratio_interval, timing_of
@@ -306,7 +306,7 @@ def measure(
         if label == "after" or other is not None
     }
     record = {
-        "command": f"python benchmarks/kit/edge_mlp.py {' '.join(sys.argv[1:])}",
+        "command": script_command(),
         "machine": describe(),
         "edges": EDGES,
         "points": POINTS,
@@ -354,7 +354,7 @@ def forecast(chosen: list[tuple[Case, str]], output: Path) -> None:
     """Write a record of the forecasts of some cases."""
     rows: list[dict[str, Any]] = []
     record = {
-        "command": f"python benchmarks/kit/edge_mlp.py {' '.join(sys.argv[1:])}",
+        "command": script_command(),
         "created": now(),
         "machine": describe(),
         "edges": EDGES,

@@ -29,6 +29,7 @@ import torch
 
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
+from pinchpoint.core.records import script_command
 from pinchpoint.kit import triton_launch
 from pinchpoint.kit.edges.mlp_support import SHARED_BYTES, Capability
 
@@ -163,7 +164,7 @@ def main() -> None:
     args = parser.parse_args()
     version = subprocess.run([_ptxas(), "--version"], check=True, capture_output=True, text=True).stdout
     record: dict[str, Any] = {
-        "command": f"python benchmarks/kit/edge_mlp_compiled.py {' '.join(sys.argv[1:])}",
+        "command": script_command(),
         "machine": describe(),
         "triton": triton.__version__,
         "ptxas": version.strip().splitlines()[-1],

@@ -121,8 +121,8 @@ def test_a_number_of_bytes_gives_a_nameless_card(text: str, count: int) -> None:
 
 def test_what_is_assumed_of_a_card_of_bytes_is_said_unless_it_is_given() -> None:
     assert "24GiB is taken to be a card like the h200" in (assumption(card("card:24GiB")) or "")
-    for told in ("24GiB like rtx4090", "rtx4090"):
-        assert assumption(card(told)) is None
+    for name in ("24GiB like rtx4090", "rtx4090"):
+        assert assumption(card(name)) is None
 
 
 @pytest.mark.parametrize(

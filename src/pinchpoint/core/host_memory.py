@@ -57,8 +57,8 @@ def peak_resident_bytes() -> int:
 def return_freed_memory() -> bool:
     """Let malloc give blocks of a mebibyte and more back to the system when they are freed, in this process.
 
-    By default glibc keeps ever larger ones, up to 32 MiB, for later: a process then holds up to 2.6 times as
-    much as its tensors. Returns whether it could; other systems have no such setting.
+    By default glibc keeps ever larger ones, up to 32 MiB, for later: in training, a process may then hold
+    more than twice as much as its tensors. Returns whether malloc has this setting; only that of glibc does.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

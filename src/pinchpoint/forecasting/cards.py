@@ -157,7 +157,7 @@ def assumption(card: Card) -> str | None:
         return None
     return (
         f"{card.name} is taken to be a card like the h200, with its kernels, workspaces, and context; "
-        f"for another, say for example '{card.name} like rtx4090'"
+        f"for a card like another, give for example '{card.name} like rtx4090'"
     )
 
 

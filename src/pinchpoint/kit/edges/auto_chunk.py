@@ -14,8 +14,8 @@ from pinchpoint.planning.chunk_size import largest_chunk
 CHUNK_BYTES = 96 * MIB
 # The same for the kernels of `tile_mlp` and `wide_mlp`, with their buffers: fewer chunks have fewer launches.
 TILE_CHUNK_BYTES = 136 * MIB
-# With more than 21 output channels it is less, by what so many edges usually have in outputs and gradients of
-# points: with 32 edges for each, 3/8 MiB a channel.
+# With more than 21 channels a chunk takes less, because the outputs and gradients of the points take more:
+# 3/8 MiB a channel for 1 M edges, if each point has 32.
 _WITH_POINTS_BYTES, _CHANNEL_BYTES = 144 * MIB, 3 * MIB // 8
 _LEAST_ROOM = 16 * MIB  # for what grows with the edges, if the buffers of two networks take the rest
 # The share of a GPU's memory if each layer launches its own kernels: the launches cost as much time as

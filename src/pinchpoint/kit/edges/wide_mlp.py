@@ -61,8 +61,8 @@ class Plan(NamedTuple):
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
 # gradients and a chunk of some 200,000 edges fit beside them.
 _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
-# The same for networks with more inputs or outputs than these, whose edges take so many bytes that a chunk
-# beside larger buffers would have few.
+# The same for networks with more inputs or outputs than these. Each of their edges takes many bytes, so that
+# larger buffers would leave room for few edges in a chunk.
 _SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
 _FEW_INPUTS, _FEW_OUTPUTS = 31, 16
 _BLOCK = 64  # columns of a weight's gradient that one program has

@@ -12,8 +12,9 @@ from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.cards import Card, budget_card, nameless, of_capability
 
 RESERVED = 1.1  # what CUDA's caching allocator reserves, relative to the tensors
-# What malloc keeps in training on a CPU, relative to the tensors, where it returns large blocks to the system
-# and where it cannot be told to. The first step loads libraries, and a second thread has a stack and buffers.
+# By how much a process grows in training on a CPU, relative to the tensors: where malloc returns large blocks
+# to the system, and where it keeps them. The first step also loads libraries, and each further thread needs a
+# stack and buffers.
 KEPT, KEPT_BY_DEFAULT = 1.15, 2.7
 FIRST_STEP_BYTES = 24 * 2**20
 THREAD_BYTES = 4 * 2**20
