@@ -31,6 +31,11 @@ NETWORKS: list[tuple[tuple[int, ...], Any, bool]] = [
     ((6, 256, 256, 16), nn.ReLU, True),
     ((63, 256, 256, 256, 64), nn.SiLU, True),
 ]
+NARROWER: list[tuple[tuple[int, ...], Any, bool]] = [  # in float32 alone
+    ((6, 128, 128, 128, 128, 16), nn.GELU, True),
+    ((22, 128, 100, 128, 64), nn.ReLU, True),
+    ((63, 65, 128, 90, 128, 64), nn.SiLU, False),
+]
 
 
 def run(mlp: nn.Sequential, x: Tensor, gradient: Tensor, dtype: torch.dtype, *parts: slice) -> list[Tensor]:
@@ -82,6 +87,15 @@ def test_values_and_gradients_are_those_of_float64_bit_for_bit_again(
     require_right(widths, act, bias, dtype, torch.rand(mlp_truth.EDGES, widths[0], device="cuda") * 2 - 1)
 
 
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize(("widths", "act", "bias"), NARROWER)
+def test_narrower_networks_in_float32_are_right(widths: tuple[int, ...], act: Any, bias: bool) -> None:
+    x = torch.rand(mlp_truth.EDGES, widths[0], device="cuda") * 2 - 1
+    assert flat_path(mlp_truth.network(widths, act, bias=bias).cuda(), like=x).wide
+    require_right(widths, act, bias, torch.float32, x)
+
+
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels on the CPU, with tiles of 16 edges, slices of 48 and hidden layers of up to 128 columns.
@@ -96,13 +110,12 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         return values.fill_(255 if values.dtype is torch.uint8 else torch.nan)  # 255: NaN in every dtype
 
     monkeypatch.setattr(torch, "empty", nan)
-    monkeypatch.setattr(wide_mlp, "WIDTH", 128)
     monkeypatch.setattr(wide_mlp, "_FAST", False)
     monkeypatch.setattr(wide_mlp, "_MOST_TILE", 16)
     # Slices of 48 edges with three layers in backward.
     for name in ("_BUFFER_BYTES", "_SMALLER_BUFFER_BYTES"):
         monkeypatch.setattr(wide_mlp, name, {size: 48 * 128 * size * 3 for size in (2, 4)})
-    monkeypatch.setattr(wide_mlp, "_PLANS", {size: small_plans(size) for size in (2, 4)})
+    monkeypatch.setattr(wide_mlp, "_PLANS", {(size, 128): small_plans(size) for size in (2, 4)})
 
 
 def small_plans(size: int, *, turned: bool = False) -> wide_mlp.Plans:
@@ -125,7 +138,8 @@ def test_interpreted_kernels_are_right_with_small_tiles(dtype: torch.dtype) -> N
 @pytest.mark.usefixtures("small_tiles")
 def test_interpreted_kernels_are_right_with_the_tiles_of_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = small_plans(4, turned=True)._replace(back_last=wide_mlp.Plan(16, 128, 4))
-    monkeypatch.setattr(wide_mlp, "_PLANS", {4: plans, 2: small_plans(2)._replace(pair=False)})
+    smaller = {(4, 128): plans, (2, 128): small_plans(2)._replace(pair=False)}
+    monkeypatch.setattr(wide_mlp, "_PLANS", smaller)
     for dtype in (torch.float32, torch.float16):
         require_right((6, 96, 70, 128, 5), nn.GELU, True, dtype, torch.rand(70, 6) * 2 - 1)
 
@@ -237,8 +251,9 @@ def test_no_kernel_reads_rows_that_nothing_wrote(
 ) -> None:
     mlp = list(mlp_truth.network((6, 256, 256, 16)))
     edge_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
-    plans = wide_mlp._PLANS[dtype.itemsize]._replace(**{name: wide_mlp.Plan(256, 128, 8)})
-    monkeypatch.setitem(wide_mlp._PLANS, dtype.itemsize, plans)
+    key = dtype.itemsize, 256
+    plans = wide_mlp._PLANS[key]._replace(**{name: wide_mlp.Plan(256, 128, 8)})
+    monkeypatch.setitem(wide_mlp._PLANS, key, plans)
     with pytest.raises(AssertionError):
         edge_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
 
@@ -282,7 +297,7 @@ def test_a_chunk_without_edges_has_no_values_and_adds_nothing() -> None:
 def test_a_slice_has_whole_tiles_for_any_number_of_programs() -> None:
     for programs, layers, size in product((8, 114, 131, 201, 301), (2, 3, 4), (2, 4)):
         for edges in (0, 1, 10**6, None):
-            step = wide_mlp._slice_edges(layers, edges, size, programs, 50 * MIB)
+            step = wide_mlp._slice_edges(layers, edges, size, 256, programs, 50 * MIB)
             assert step >= 128 and step % 128 == 0
 
 
@@ -337,7 +352,7 @@ def test_slices_fit_the_buffers_and_a_chunk_counts_them(widths: tuple[int, ...])
         for edges, want_inputs in product((1, 1000, 400_000), (True, False)):
             layers = network._layers_in_backward(want_inputs=want_inputs)
             assert layers <= len(widths) - 2
-            step = wide_mlp._slice_edges(layers, edges, dtype.itemsize, 132, limit)
+            step = wide_mlp._slice_edges(layers, edges, dtype.itemsize, 256, 132, limit)
             assert step % 128 == 0 and step - edges < 128
             # All programs have equally many tiles.
             assert edges < step + 128 or step % (132 * 128) == 0

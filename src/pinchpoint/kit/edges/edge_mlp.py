@@ -120,10 +120,7 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     tf32 = dtype is torch.float32 and compat.products_use_tf32()
     if tf32 and fused_mlp.refusal(parts, dtype, like.device) is None:
         return FlatPath("one kernel", _OLDER, layers)
-    reason = tile_mlp.refusal(parts, dtype, like.device)
-    wide = reason is not None and any(layer.out_features >= wide_mlp.MIN_HIDDEN for layer, _ in layers[:-1])
-    if wide:
-        reason = wide_mlp.refusal(parts, dtype, like.device) or (_TF32 if tf32 else None)
+    reason, wide = _choose_kernels(parts, dtype, like.device)
     if reason is not None:
         return FlatPath("layers", reason, layers)
     return FlatPath(
@@ -135,6 +132,24 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
         launches=None if wide else tile_mlp.launches_of(parts, dtype, like.device),
         compared=(wide_mlp if wide else mlp_support).is_compared(parts, dtype, like.device),
     )
+
+
+def _choose_kernels(
+    parts: list[nn.Module], dtype: torch.dtype, device: torch.device
+) -> tuple[str | None, bool]:
+    """Why no kernels support an MLP on this device, a sentence, or None; and whether they are those of
+    `wide_mlp`.
+    """
+    reason = tile_mlp.refusal(parts, dtype, device)
+    linear: list[Any] = parts[0::2]
+    if reason is None and not wide_mlp.suits_better(linear, dtype, device):
+        return None, False
+    tf32 = dtype is torch.float32 and compat.products_use_tf32()
+    other = wide_mlp.refusal(parts, dtype, device) or (_TF32 if tf32 else None)
+    if other is None:
+        return None, True
+    wide = reason is not None and any(layer.out_features >= wide_mlp.MIN_HIDDEN for layer in linear[:-1])
+    return (other if wide else reason), False
 
 
 def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:

@@ -1,9 +1,10 @@
-"""An MLP with two to four hidden layers, the widest of 129 to 256 columns, in a few CUDA kernels per slice.
+"""An MLP with two to four hidden layers, the widest of 65 to 256 columns, in a few CUDA kernels per slice.
 
-Its weights do not fit into the shared memory of a processor together, as those of `tile_mlp` do. The values
-of the hidden layers of a slice of edges are in buffers whose size does not depend on the edges; a forward or
-backward pass goes through one slice after another. The values of the first hidden layer are not kept: they
-are computed from the inputs again. For the formulas, see `tile_kernels.wide_triton`.
+It need not fit into the shared memory and the registers of a processor as a whole, as the MLPs of `tile_mlp`
+must: with more than 128 columns none does; with more than 64 some of float32 do not, or are slow there
+(`suits_better`). The values of the hidden layers of a slice of edges are in buffers whose size does not depend
+on the edges; a forward or backward pass goes through one slice after another. The values of the first hidden
+layer are not kept: they are computed from the inputs again. For the formulas, see `tile_kernels.wide_triton`.
 
 float32 products are computed on the matrix units from fp16 parts. Numbers have the accuracy of float32 down
 to a thousandth of the largest one of their layer in the chunk; the errors of smaller ones are about 1e-10 of
@@ -35,8 +36,9 @@ from pinchpoint.kit.edges.mlp_support import (
 )
 from pinchpoint.kit.edges.tile_mlp import Gradients, Net
 
-WIDTH = 256  # to which every hidden layer is padded
-MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp`, and so are single hidden layers
+MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp` except in float32; single hidden layers always are
+_MIN_HIDDEN_PARTS, _MOST_HIDDEN = 65, 256
+_MIN_WIDTH = 128  # to which narrower hidden layers are padded
 _MOST_INPUTS, _MOST_OUTPUTS = 63, 64
 MOST_HIDDEN_LAYERS = 4
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -65,7 +67,6 @@ _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
 # larger buffers would leave room for few edges in a chunk.
 _SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
 _FEW_INPUTS, _FEW_OUTPUTS = 31, 16
-_BLOCK = 64  # columns of a weight's gradient that one program has
 
 
 class Plans(NamedTuple):
@@ -83,42 +84,51 @@ class Plans(NamedTuple):
     pair: bool = True
 
 
+# By the bytes of a number and the padded width of the hidden layers.
 _PLANS = {
-    2: Plans(
-        first=Plan(128, WIDTH, 8),
-        middle=Plan(128, WIDTH, 8),
-        outputs=Plan(128, WIDTH, 8),
-        back_last=Plan(64, WIDTH, 16),
-        between=Plan(64, _BLOCK, 8, 3),
-        inputs=Plan(64, WIDTH, 8),
+    (2, 256): Plans(
+        first=Plan(128, 256, 8),
+        middle=Plan(128, 256, 8),
+        outputs=Plan(128, 256, 8),
+        back_last=Plan(64, 256, 16),
+        between=Plan(64, 64, 8, 3),
+        inputs=Plan(64, 256, 8),
     ),
-    4: Plans(
-        first=Plan(64, WIDTH, 8),
+    (4, 256): Plans(
+        first=Plan(64, 256, 8),
         middle=Plan(64, 128, 8),
-        outputs=Plan(64, WIDTH, 8),
+        outputs=Plan(64, 256, 8),
         back_last=Plan(64, 128, 8),
-        between=Plan(64, _BLOCK, 8, 2),
-        inputs=Plan(64, WIDTH, 8),
+        between=Plan(64, 64, 8, 2),
+        inputs=Plan(64, 256, 8),
+    ),
+    (4, 128): Plans(
+        first=Plan(128, 128, 8),
+        middle=Plan(64, 128, 8),
+        outputs=Plan(64, 128, 8),
+        back_last=Plan(64, 128, 8),
+        between=Plan(64, 128, 8, 2),
+        inputs=Plan(64, 128, 8),
     ),
 }
 # The same on GPUs of other compute capabilities, with less shared memory.
 _SMALLER_PLANS = {
-    2: Plans(
-        first=Plan(32, WIDTH, 8),
-        middle=Plan(32, WIDTH, 8),
-        outputs=Plan(32, WIDTH, 8),
-        back_last=Plan(32, WIDTH, 8),
-        between=Plan(32, _BLOCK, 8, 3),
-        inputs=Plan(32, WIDTH, 8),
+    (2, 256): Plans(
+        first=Plan(32, 256, 8),
+        middle=Plan(32, 256, 8),
+        outputs=Plan(32, 256, 8),
+        back_last=Plan(32, 256, 8),
+        between=Plan(32, 64, 8, 3),
+        inputs=Plan(32, 256, 8),
         pair=False,  # its kernel would need more registers than there are
     ),
-    4: Plans(
-        first=Plan(32, WIDTH, 8),
-        middle=Plan(32, _BLOCK, 8),
-        outputs=Plan(32, WIDTH, 8),
+    (4, 256): Plans(
+        first=Plan(32, 256, 8),
+        middle=Plan(32, 64, 8),
+        outputs=Plan(32, 256, 8),
         back_last=Plan(32, 128, 8),
-        between=Plan(16, _BLOCK, 8, turned=True),
-        inputs=Plan(16, WIDTH, 8),
+        between=Plan(16, 64, 8, turned=True),
+        inputs=Plan(16, 256, 8),
     ),
 }
 
@@ -136,8 +146,9 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
         return problem
     linear: list[Any] = parts[0::2]
     hidden = [layer.out_features for layer in linear[:-1]]
-    if not MIN_HIDDEN <= max(hidden) <= WIDTH:
-        return f"The widest hidden layer has {max(hidden)} columns, not {MIN_HIDDEN} to {WIDTH}."
+    least = _MIN_HIDDEN_PARTS if dtype is torch.float32 and capability == HOPPER else MIN_HIDDEN
+    if not least <= max(hidden) <= _MOST_HIDDEN:
+        return f"The widest hidden layer has {max(hidden)} columns, not {least} to {_MOST_HIDDEN}."
     if not 2 <= len(hidden) <= MOST_HIDDEN_LAYERS:
         return f"The number of hidden layers is {len(hidden)}, not 2 to {MOST_HIDDEN_LAYERS}."
     inputs, outputs = linear[0].in_features, linear[-1].out_features
@@ -156,9 +167,27 @@ def is_compared(parts: list[nn.Module], dtype: torch.dtype, device: torch.device
     return ends and known and was_tested_on(device)
 
 
-def plans_of(size: int, capability: Capability) -> Plans:
-    """The plans of a GPU. size: the bytes of a number."""
-    return (_PLANS if capability == HOPPER else _SMALLER_PLANS)[size]
+def suits_better(linear: list[nn.Linear], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether these kernels are faster than those of `tile_mlp`, for a network that both support.
+
+    They are in float32 where those have too few registers for all layers.
+    """
+    inputs, *hidden, outputs = linear[0].in_features, *(layer.out_features for layer in linear)
+    if dtype is not torch.float32 or not hidden or not _MIN_HIDDEN_PARTS <= max(hidden) < MIN_HIDDEN:
+        return False
+    larger = inputs > _FEW_INPUTS or outputs > _FEW_OUTPUTS
+    hopper = torch.cuda.get_device_capability(device) == HOPPER
+    return hopper and (len(hidden) == MOST_HIDDEN_LAYERS or (larger and len(hidden) > 2))
+
+
+def plans_of(size: int, width: int, capability: Capability) -> Plans:
+    """The plans of a GPU. size: the bytes of a number; width: the padded one of the hidden layers."""
+    return (_PLANS if capability == HOPPER else _SMALLER_PLANS)[size, width]
+
+
+def _padded(widths: list[int]) -> int:
+    """The width to which every hidden layer is padded."""
+    return max(_MIN_WIDTH, pad_width(max(widths[1:-1])))
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -171,12 +200,14 @@ def fixed_bytes(
     """The bytes that backward needs beside inputs and outputs, for any number of edges or for some."""
     hidden, size, programs = len(linear) - 1, dtype.itemsize, processors(device)
     widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
+    width = _padded(widths)
     buffers = _buffer_bytes(widths, edges, size, programs)
     sums = _Sums.of(widths)
     converted = size * sum(layer.weight.numel() for layer in linear[1:])
     if dtype is torch.float32:  # the weights between hidden layers, and the norms and bounds of all layers
-        converted = 4 * ((hidden - 1) * WIDTH * WIDTH + 6 * len(linear))
-    groups = groups_of(programs)
+        converted = 4 * ((hidden - 1) * width * width + 6 * len(linear))
+    plan = plans_of(size, width, torch.cuda.get_device_capability(device)).between
+    groups = _groups(programs, width, plan)
     return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
 
 
@@ -191,19 +222,21 @@ def _buffer_bytes(widths: list[int], edges: int | None, size: int, programs: int
 
     size: the bytes of a number. They are those of backward, which forward does not exceed.
     """
-    hidden, limit_bytes = len(widths) - 2, _buffer_limit(widths, size)
+    hidden, width, limit_bytes = len(widths) - 2, _padded(widths), _buffer_limit(widths, size)
     layers = {hidden - (size == 2), hidden}  # in 16 bits without and with the gradient of the inputs
-    most = max(one * _slice_edges(one, edges, size, programs, limit_bytes) for one in layers)
-    return most * WIDTH * size
+    most = max(one * _slice_edges(one, edges, size, width, programs, limit_bytes) for one in layers)
+    return most * width * size
 
 
-def _slice_edges(layers: int, edges: int | None, size: int, programs: int, limit_bytes: int) -> int:
+def _slice_edges(
+    layers: int, edges: int | None, size: int, width: int, programs: int, limit_bytes: int
+) -> int:
     """The edges of a slice of some layers, for any number of edges or for some.
 
     If there are several slices, every program has the same number of tiles in all but the last.
     """
-    most = limit_bytes // (layers * WIDTH * size) // _MOST_TILE * _MOST_TILE
-    for unit in (programs * _MOST_TILE, programs * _PLANS[size].back_last.edges):
+    most = limit_bytes // (layers * width * size) // _MOST_TILE * _MOST_TILE
+    for unit in (programs * _MOST_TILE, programs * _PLANS[size, width].back_last.edges):
         if most >= unit and unit % _MOST_TILE == 0:
             most = most // unit * unit
             break
@@ -249,14 +282,15 @@ class WideMLP(ABC):
         self.dtype = dtype
         self._size = size = dtype.itemsize
         self._edges = edges
-        self.plans = plans = plans_of(size, torch.cuda.get_device_capability(like.device))
+        self.widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+        self.width = _padded(self.widths)
+        self.plans = plans = plans_of(size, self.width, torch.cuda.get_device_capability(like.device))
         # Each kernel writes whole tiles; a larger tile of the next one would have rows that nothing wrote.
         order = plans.inputs, plans.between, plans.back_last, plans.middle, plans.first
         tiles = [plan.edges for plan in order]
         assert tiles == sorted(tiles) and max(tiles[-1], plans.outputs.edges) <= _MOST_TILE
         self._act = activation_code(parts[1])
         self._has_bias = layers[0].bias is not None
-        self.widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
         self.last = len(layers) - 2  # the number of the last hidden layer, from 0
         self.weights = [
             (layer.weight.contiguous(), (layer.bias if self._has_bias else layer.weight).contiguous())
@@ -264,7 +298,7 @@ class WideMLP(ABC):
         ]
         self.places = _Sums.of(self.widths)
         self.programs = programs or processors(like.device)
-        self.groups = groups_of(self.programs)
+        self.groups = _groups(self.programs, self.width, plans.between)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
         self.sums: tuple[Tensor, Tensor] | None = None
@@ -277,7 +311,7 @@ class WideMLP(ABC):
             return out
         turns = self._turns()
         limit_bytes = self._buffers[0].numel()
-        step = _slice_edges(turns, inputs.shape[0], self._size, self.programs, limit_bytes)
+        step = self._slice(turns, inputs.shape[0], limit_bytes)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._forward_slice(inputs, begin, count, self._views(turns, step), out)
@@ -302,7 +336,7 @@ class WideMLP(ABC):
             return of_inputs, values
         layers = self._layers_in_backward(want_inputs=want_inputs)
         limit_bytes = _buffer_limit(self.widths, self._size)
-        step = _slice_edges(layers, inputs.shape[0], self._size, self.programs, limit_bytes)
+        step = self._slice(layers, inputs.shape[0], limit_bytes)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._backward_slice(inputs, gradient, begin, count, self._views(layers, step), of_inputs, values)
@@ -358,7 +392,7 @@ class WideMLP(ABC):
     def _forward_slice(
         self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
     ) -> None:
-        """Write the outputs of a slice, `count` edges from `begin`. buffers: (slice, WIDTH) each."""
+        """Write the outputs of a slice, `count` edges from `begin`. buffers: (slice, width) each."""
 
     @abstractmethod
     def _backward_slice(
@@ -373,10 +407,13 @@ class WideMLP(ABC):
     ) -> None:
         """Add the gradients of a slice to the sums; write that of its inputs, and its outputs, if wanted."""
 
+    def _slice(self, layers: int, edges: int, limit_bytes: int) -> int:
+        return _slice_edges(layers, edges, self._size, self.width, self.programs, limit_bytes)
+
     def _views(self, layers: int, edges: int) -> list[Tensor]:
-        size = edges * WIDTH * self._size
+        size = edges * self.width * self._size
         return [
-            self._buffers[0][at * size : (at + 1) * size].view(self.dtype).view(edges, WIDTH)
+            self._buffers[0][at * size : (at + 1) * size].view(self.dtype).view(edges, self.width)
             for at in range(layers)
         ]
 
@@ -386,8 +423,12 @@ class WideMLP(ABC):
 
     def block_programs(self, plan: Plan) -> int:
         """All programs, less those that would not have all blocks of columns together."""
-        blocks = WIDTH // plan.columns
+        blocks = self.width // plan.columns
         return self.programs // blocks * blocks
+
+    def group_programs(self, plan: Plan) -> int:
+        """All programs of all groups."""
+        return self.groups * (self.width // plan.columns)
 
     def net(self, plan: Plan) -> Net:
         if plan not in self._nets:
@@ -397,7 +438,7 @@ class WideMLP(ABC):
                 widths=tuple(widths[1:-1]),
                 outputs=widths[-1],
                 inputs_padded=pad_width(widths[0] + 1),
-                hidden_padded=WIDTH,
+                hidden_padded=self.width,
                 outputs_padded=pad_width(widths[-1]),
                 last=self.last,
                 places=(),
@@ -413,9 +454,9 @@ class WideMLP(ABC):
         return self._nets[plan]
 
 
-def groups_of(programs: int) -> int:
+def _groups(programs: int, width: int, between: Plan) -> int:
     """Groups of programs that have all blocks of a weight's gradient together."""
-    return max(1, programs // (WIDTH // _BLOCK))
+    return max(1, programs // (width // between.columns))
 
 
 def processors(device: torch.device) -> int:

@@ -23,9 +23,8 @@ class WideParts(wide_mlp.WideMLP):
     def _convert(self, inputs: Tensor) -> None:
         if self._packed is not None:
             return
-        packed = torch.empty(
-            self.last, 2, wide_mlp.WIDTH, wide_mlp.WIDTH, dtype=torch.float16, device=inputs.device
-        )
+        shape = self.last, 2, self.width, self.width
+        packed = torch.empty(shape, dtype=torch.float16, device=inputs.device)
         norms = torch.empty(self.last + 2, 4, dtype=torch.float32, device=inputs.device)
         self._packed = packed, norms
         if not isinstance(inputs, compat.FakeTensor):
@@ -101,7 +100,7 @@ class WideParts(wide_mlp.WideMLP):
         if values is not None and outputs is not None:
             values[begin : begin + count] = outputs  # which may replace the gradient
         plan = self.plans.between
-        programs = self.groups * (wide_mlp.WIDTH // plan.columns)
+        programs = self.group_programs(plan)
         for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
             sums = self.sums[1], self.sums[0]

@@ -108,7 +108,7 @@ class WideShort(wide_mlp.WideMLP):
             stages=1,
         )
         plan = self.plans.between
-        programs = self.groups * (wide_mlp.WIDTH // plan.columns)
+        programs = self.group_programs(plan)
         for layer in range(self.last, 0, -1):
             before = z[layer - 2] if layer > 1 else buffers[-1]
             sums = self.sums[1], self.sums[0]

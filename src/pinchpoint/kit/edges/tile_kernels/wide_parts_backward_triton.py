@@ -26,8 +26,10 @@ from pinchpoint.kit.edges.tile_kernels.arithmetic_triton import (
 from pinchpoint.kit.edges.tile_kernels.wide_parts_triton import (
     edges_of,
     first_values,
+    load_ahead,
     load_packed,
     load_parts,
+    load_z,
     multiply,
     parts_of,
     raise_bound,
@@ -83,14 +85,19 @@ def back_last(
     sum_out = tl.zeros((NB, COUT), tl.float32)
     sum_g = tl.zeros((EDGES, COUT), tl.float32)
     largest = tl.zeros((EDGES, NB), tl.float32)
-    for tile in range(tl.program_id(0) // BLOCKS, tl.cdiv(count, EDGES), programs // BLOCKS):
+    first, step = tl.program_id(0) // BLOCKS, programs // BLOCKS
+    tiles = tl.cdiv(count, EDGES)
+    z = load_z(before, edges_of(first, NET), n, first < tiles, H)
+    for tile in range(first, tiles, step):
         edge = edges_of(tile, NET)
+        ahead = load_z(before, edges_of(tile + step, NET), n, tile + step < tiles, H)
         at_edge = (edge + begin)[:, None] * OUT + c[None, :]
         inside = (edge < count)[:, None] & (c < OUT)[None, :]
         rows = tl.load(gradient + at_edge, mask=inside, other=0.0).to(tl.float32)
         sum_g += rows
         g_high, g_low = parts_of(rows, up_g)
-        value, slope = activation(tl.load(before + edge[:, None] * H + n[None, :]), NET)
+        value, slope = activation(z, NET)
+        z = ahead
         high, low = parts_of(value, up)
         sum_out = add_product(
             (tl.trans(high), tl.trans(low), factor), (g_high, g_low, factor_g), sum_out, NET
@@ -184,7 +191,7 @@ def back_between(
         lower = load_first_rows(w_in, b_in, n, NET)
         z = first_values(inputs, lower, first, begin, count, NET)
     else:
-        z = tl.load(before + edges_of(first, NET)[:, None] * H + n[None, :], mask=first < tiles, other=0.0)
+        z = load_z(before, edges_of(first, NET), n, first < tiles, H)
     if not STORE:
         # Transposed, so that the matrix units take its operands from registers.
         sum_in = tl.zeros((KIN, NB), tl.float32)
@@ -220,8 +227,7 @@ def back_between(
         if FIRST:
             z = first_values(inputs, lower, tile + step, begin, count, NET)
         else:
-            place = before + edges_of(tile + step, NET)[:, None] * H + n[None, :]
-            z = tl.load(place, mask=tile + step < tiles, other=0.0)
+            z = load_z(before, edges_of(tile + step, NET), n, tile + step < tiles, H)
         if not FIRST:
             largest = tl.maximum(largest, tl.abs(dz))
         if STORE:
@@ -274,10 +280,15 @@ def first_gradient(
     _, factor = scale_of_slopes(norms, bounds, 0, NET)
     EDGES: tl.constexpr = NET.edges
     total = tl.zeros((H, KIN), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(count, EDGES), programs):
-        edge = edges_of(tile, NET)
-        x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
-        high, low = load_parts(above, edge, h, H)
+    first, tiles = tl.program_id(0), tl.cdiv(count, EDGES)
+    v = load_inputs(inputs, edges_of(first, NET) + begin, begin + count, NET)
+    high, low = load_ahead(above, edges_of(first, NET), h, first < tiles, H)
+    for tile in range(first, tiles, programs):
+        edge, next_edge = edges_of(tile, NET), edges_of(tile + programs, NET)
+        # Loaded while this tile is multiplied.
+        next_v = load_inputs(inputs, next_edge + begin, begin + count, NET)
+        next_high, next_low = load_ahead(above, next_edge, h, tile + programs < tiles, H)
+        x = split(v, NET)
         d = high, low, factor
         total = add_product(flip(d, NET), x, total, NET)
         back = add_product(d, weight, tl.zeros((EDGES, KIN), tl.float32), NET)
@@ -285,4 +296,5 @@ def first_gradient(
         to = of_inputs + (edge + begin)[:, None] * IN + k[None, :]
         mask = (edge < count)[:, None] & (k < IN)[None, :]
         tl.store(to, back.to(of_inputs.dtype.element_ty), mask=mask)
+        v, high, low = next_v, next_high, next_low
     add_first(sums + tl.program_id(0).to(tl.int64) * TOTAL, h, total, NET)

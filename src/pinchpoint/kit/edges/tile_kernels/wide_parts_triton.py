@@ -187,10 +187,16 @@ def load_parts(values, edge, c, H: tl.constexpr):
 
 
 @triton.jit
-def _load_ahead(values, edge, c, there, H: tl.constexpr):
+def load_ahead(values, edge, c, there, H: tl.constexpr):
     """The same, or zeros if the tile is not there."""
     place = values + _places(edge, c, H)
     return tl.load(place, mask=there, other=0.0), tl.load(place + _RUN, mask=there, other=0.0)
+
+
+@triton.jit
+def load_z(values, edge, c, there, H: tl.constexpr):
+    """Some columns of a tile, or zeros if it is not there."""
+    return tl.load(values + edge[:, None] * H + c[None, :], mask=there, other=0.0)
 
 
 @triton.jit
@@ -226,7 +232,18 @@ def raise_bound(bound, largest):
 @triton.jit
 def first_values(inputs, lower, tile, begin, count, NET: tl.constexpr):
     """z of the rows of the first layer that are in `lower`, of a tile."""
-    x = split(load_inputs(inputs, edges_of(tile, NET) + begin, begin + count, NET), NET)
+    return _first_product(_inputs(inputs, tile, begin, count, NET), lower, NET)
+
+
+@triton.jit
+def _inputs(inputs, tile, begin, count, NET: tl.constexpr):
+    """The inputs of a tile; zeros if there is no such tile."""
+    return load_inputs(inputs, edges_of(tile, NET) + begin, begin + count, NET)
+
+
+@triton.jit
+def _first_product(x, lower, NET: tl.constexpr):
+    x = split(x, NET)
     return multiply(x, flip(lower, NET), x[2] * lower[2])
 
 
@@ -240,9 +257,11 @@ def first_layer(inputs, after, w_in, b_in, norms, bounds, begin, count, programs
     lower = load_first_rows(w_in, b_in, h, NET)
     up, _ = scale_of_values(norms, bounds, 0, NET)
     largest = tl.zeros((EDGES, H), tl.float32)
+    x = _inputs(inputs, tl.program_id(0), begin, count, NET)
     for tile in range(tl.program_id(0), tl.cdiv(count, EDGES), programs):
-        z = first_values(inputs, lower, tile, begin, count, NET)
-        value = activation(z, NET)[0]
+        ahead = _inputs(inputs, tile + programs, begin, count, NET)  # loaded while this tile is multiplied
+        value = activation(_first_product(x, lower, NET), NET)[0]
+        x = ahead
         largest = tl.maximum(largest, tl.abs(value))
         store_parts(after, edges_of(tile, NET), h, value, up, H)
     raise_bound(bounds + 2, largest)
@@ -285,11 +304,11 @@ def middle_layer(
     first = tl.program_id(0) // BLOCKS
     tiles, step = tl.cdiv(count, NET.edges), programs // BLOCKS
     largest = tl.zeros((EDGES, NB), tl.float32)
-    high, low = _load_ahead(values, edges_of(first, NET), k, first < tiles, H)
+    high, low = load_ahead(values, edges_of(first, NET), k, first < tiles, H)
     for tile in range(first, tiles, step):
         edge = edges_of(tile, NET)
         # Loaded while this tile is multiplied.
-        next_high, next_low = _load_ahead(values, edges_of(tile + step, NET), k, tile + step < tiles, H)
+        next_high, next_low = load_ahead(values, edges_of(tile + step, NET), k, tile + step < tiles, H)
         z = multiply((high, low), block, factor) + start[None, :]
         if Z:
             tl.store(before + edge[:, None] * H + n[None, :], z)
@@ -331,13 +350,22 @@ def outputs(
     start = load_bias(b_out, OUT, COUT, NET)
     up, factor = scale_of_values(norms, bounds, LAST, NET)
     tiles = tl.cdiv(count, NET.edges)
-    for tile in range(tl.program_id(0), tiles, programs):
+    first = tl.program_id(0)
+    if APPLY:
+        z = load_z(before, edges_of(first, NET), h, first < tiles, H)
+    else:
+        high, low = load_ahead(values, edges_of(first, NET), h, first < tiles, H)
+    for tile in range(first, tiles, programs):
         edge = edges_of(tile, NET)
+        next_edge, there = edges_of(tile + programs, NET), tile + programs < tiles
         if APPLY:
-            value = activation(tl.load(before + edge[:, None] * H + h[None, :]), NET)[0]
-            high, low = parts_of(value, up)
+            next_z = load_z(before, next_edge, h, there, H)
+            high, low = parts_of(activation(z, NET)[0], up)
+            z = next_z
         else:
-            high, low = load_parts(values, edge, h, H)
+            next_high, next_low = load_ahead(values, next_edge, h, there, H)
         result = add_product((high, low, factor), flip(weight, NET), start, NET)
         mask = (edge < count)[:, None] & (c < OUT)[None, :]
         tl.store(out + edge[:, None] * OUT + c[None, :], result, mask=mask)
+        if not APPLY:
+            high, low = next_high, next_low

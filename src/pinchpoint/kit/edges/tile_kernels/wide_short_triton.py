@@ -49,6 +49,13 @@ def _load_values(z, place, NET: tl.constexpr):
     return split(activation(tl.load(z + place).to(tl.float32), NET)[0], NET)
 
 
+@triton.jit
+def _inputs(inputs, tile, begin, count, NET: tl.constexpr):
+    """The inputs of a tile as an operand; zeros if there is no such tile."""
+    edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+    return split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+
+
 @Launcher
 @triton.jit(do_not_specialize=["begin", "count", "programs"])
 def first_two(
@@ -70,10 +77,12 @@ def first_two(
     h = tl.arange(0, H)
     lower = load_weight(w_in, b_in, BELOW, NET.inputs, H, NET.inputs_padded, NET.bias, NET)
     upper = _load_block(weight, h, h, WIDE, BELOW)
+    x = _inputs(inputs, tl.program_id(0), begin, count, NET)
     for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
         edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
-        x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+        ahead = _inputs(inputs, tile + programs, begin, count, NET)
         z = add_layer(lower, x, zeros(H, NET), NET)
+        x = ahead
         value, _ = activation(z, NET)
         z = add_layer(upper, split(value, NET), load_bias(bias, WIDE, H, NET), NET)
         tl.store(second + edge[:, None] * H + h[None, :], z.to(second.dtype.element_ty))
@@ -198,13 +207,6 @@ def back_last(
     own = sums + tl.program_id(0).to(tl.int64) * TOTAL + AT_OUT
     add_to(own + c[None, :] * WIDE + h[:, None], sum_out, (c < OUT)[None, :] & (h < WIDE)[:, None])
     add_to(own + OUT * WIDE + c, tl.sum(sum_g, axis=0), c < OUT)
-
-
-@triton.jit
-def _inputs(inputs, tile, begin, count, NET: tl.constexpr):
-    """The inputs of a tile as an operand."""
-    edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
-    return split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
 
 
 @triton.jit
@@ -334,12 +336,16 @@ def first_gradient(
     h = tl.arange(0, H)
     weight = load_weight(w_in, w_in, NET.widths[0], IN, H, KIN, False, NET)
     total = tl.zeros((H, KIN), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
+    tiles = tl.cdiv(count, NET.edges)
+    x = _inputs(inputs, tl.program_id(0), begin, count, NET)
+    d = _load_tile(above, tl.program_id(0), tiles, NET)
+    for tile in range(tl.program_id(0), tiles, programs):
         edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
-        x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
-        d = (tl.load(above + edge[:, None] * H + h[None, :]),)
-        total = add_outer(d, x, total, NET)
-        back = back_layer(weight, d, KIN, NET)
+        next_x = _inputs(inputs, tile + programs, begin, count, NET)
+        next_d = _load_tile(above, tile + programs, tiles, NET)
+        total = add_outer((d,), x, total, NET)
+        back = back_layer(weight, (d,), KIN, NET)
+        x, d = next_x, next_d
         tl.debug_barrier()  # all threads have read the inputs, which their gradient may replace
         to = of_inputs + (edge + begin)[:, None] * IN + k[None, :]
         mask = (edge < count)[:, None] & (k < IN)[None, :]
