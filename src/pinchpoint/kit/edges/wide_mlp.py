@@ -2,9 +2,10 @@
 
 It need not fit into the shared memory and the registers of a processor as a whole, as the MLPs of `tile_mlp`
 must: with more than 128 columns none does; with more than 64 some of float32 do not, or are slow there
-(`suits_better`). The values of the hidden layers of a slice of edges are in buffers whose size does not depend
-on the edges; a forward or backward pass goes through one slice after another. The values of the first hidden
-layer are not kept: they are computed from the inputs again. For the formulas, see `tile_kernels.wide_triton`.
+(`suits_better`). The values of the hidden layers of a slice of edges are in buffers whose size does not
+depend on the edges; a forward or backward pass goes through one slice after another. The values of the first
+hidden layer are not kept: they are computed from the inputs again. For the formulas, see
+`tile_kernels.wide_triton`.
 
 float32 products are computed on the matrix units from fp16 parts. Numbers have the accuracy of float32 down
 to a thousandth of the largest one of their layer in the chunk; the errors of smaller ones are about 1e-10 of
