@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 _TESTED_TRITON = "3.6."  # whose launcher in C takes the arguments in this order
+_LARGE = 2**31  # from where on whole numbers need 64 bits
 _ALIGNED = 16  # bytes: Triton compiles different code for tensors that are not aligned
 Launch = Callable[[int, tuple[Any, ...]], None]
 
@@ -39,20 +40,39 @@ class Launcher:
         stages: int = 3,
     ) -> None:
         addresses = [one.data_ptr() for one in tensors]
-        device = tensors[0].device.index
         # Tensors of the CPU among those of a GPU are an error that Triton raises.
         if len({one.is_cuda for one in tensors}) == 1 and not reduce(or_, addresses) % _ALIGNED:
-            dtypes = [one.dtype for one in tensors]
-            key = (device, warps, stages, constants, *dtypes, *map(_kind, numbers))
+            key = _key(tensors, numbers, constants, warps, stages)
             launch = self._compiled.get(key)
             if launch is not None:
                 launch(programs, (*addresses, *numbers, *constants))
                 return
             kernel = self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
             if kernel is not None:  # Triton's interpreter compiles nothing
-                self._compiled[key] = _direct(kernel, device)
+                self._compiled[key] = _direct(kernel, tensors[0].device.index)
         else:
             self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
+
+    def bind(
+        self, tensors: tuple[Tensor, ...], *constants: Any, warps: int = 4, stages: int = 3
+    ) -> Callable[..., None]:
+        """A function of the number of programs and the numbers, for many launches with the same tensors.
+
+        It takes whole numbers, and less time than a launch that looks at its arguments.
+        """
+        addresses = [one.data_ptr() for one in tensors]
+        ready: list[Launch] = []
+
+        def launch(programs: int, *numbers: int) -> None:
+            if ready and max(numbers) < _LARGE:
+                ready[0](programs, (*addresses, *numbers, *constants))
+                return
+            self(programs, tensors, numbers, *constants, warps=warps, stages=stages)
+            own = self._compiled.get(_key(tensors, numbers, constants, warps, stages))
+            if own is not None and not reduce(or_, addresses) % _ALIGNED and max(numbers) < _LARGE:
+                ready.append(own)
+
+        return launch
 
     def _compile(self, programs: int, arguments: tuple[Any, ...], warps: int, stages: int) -> Any:
         """Launch by Triton itself, and return what it compiled."""
@@ -108,6 +128,18 @@ def _direct(kernel: Any, device: int | None) -> Launch:
     return by_address
 
 
+def _key(
+    tensors: tuple[Tensor, ...],
+    numbers: tuple[float, ...],
+    constants: tuple[Any, ...],
+    warps: int,
+    stages: int,
+) -> tuple[Any, ...]:
+    """What a kernel of aligned tensors is compiled for."""
+    dtypes = [one.dtype for one in tensors]
+    return tensors[0].device.index, warps, stages, constants, *dtypes, *map(_kind, numbers)
+
+
 def _kind(number: float) -> tuple[type, bool]:
     """What Triton compiles different code for: 3 and 3.0, and whole numbers of 32 and 64 bits."""
-    return type(number), isinstance(number, int) and not -(2**31) <= number < 2**31
+    return type(number), isinstance(number, int) and not -_LARGE <= number < _LARGE

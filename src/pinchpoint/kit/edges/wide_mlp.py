@@ -15,6 +15,7 @@ the largest. An infinite input or gradient makes the results of its whole chunk 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from pinchpoint.kit.edges.mlp_support import (
     was_tested_on,
 )
 from pinchpoint.kit.edges.tile_mlp import Gradients, Net
+from pinchpoint.kit.triton_launch import Launcher
 
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp` except in float32; single hidden layers always are
 _MIN_HIDDEN_PARTS, _MOST_HIDDEN = 65, 256
@@ -46,6 +48,9 @@ _DTYPES = (torch.float32, torch.bfloat16)
 TILE = 16  # the narrowest tile of the matrix units
 _MOST_TILE = 128  # edges: slices are multiples of it
 _FAST = True  # whether 16-bit kernels use instructions that Triton's interpreter lacks
+
+
+Step = Callable[[int, int], None]  # of where a slice begins, and of its edges
 
 
 class Plan(NamedTuple):
@@ -89,7 +94,7 @@ class Plans(NamedTuple):
 _PLANS = {
     (2, 256): Plans(
         first=Plan(128, 256, 8),
-        middle=Plan(128, 256, 8),
+        middle=Plan(128, 256, 16),
         outputs=Plan(128, 256, 8),
         back_last=Plan(64, 256, 16),
         between=Plan(64, 64, 8, 3),
@@ -104,11 +109,11 @@ _PLANS = {
         inputs=Plan(64, 256, 8),
     ),
     (4, 128): Plans(
-        first=Plan(128, 128, 8),
+        first=Plan(64, 128, 8),
         middle=Plan(64, 128, 8),
-        outputs=Plan(64, 128, 8),
+        outputs=Plan(128, 128, 8),
         back_last=Plan(64, 128, 8),
-        between=Plan(64, 128, 8, 2),
+        between=Plan(64, 64, 8, 2),
         inputs=Plan(64, 128, 8),
     ),
 }
@@ -310,12 +315,9 @@ class WideMLP(ABC):
         self._start_chunk(inputs, None)
         if isinstance(inputs, compat.FakeTensor):
             return out
-        turns = self._turns()
-        limit_bytes = self._buffers[0].numel()
-        step = self._slice(turns, inputs.shape[0], limit_bytes)
-        for begin in range(0, inputs.shape[0], step):
-            count = min(step, inputs.shape[0] - begin)
-            self._forward_slice(inputs, begin, count, self._views(turns, step), out)
+        turns, edges = self._turns(), inputs.shape[0]
+        step = self._slice(turns, edges, self._buffers[0].numel())
+        _run(self._forward_steps(inputs, self._views(turns, step), out), edges, step)
         return out
 
     def backward(
@@ -335,12 +337,10 @@ class WideMLP(ABC):
         self._start_chunk(inputs, gradient)
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
-        layers = self._layers_in_backward(want_inputs=want_inputs)
-        limit_bytes = _buffer_limit(self.widths, self._size)
-        step = self._slice(layers, inputs.shape[0], limit_bytes)
-        for begin in range(0, inputs.shape[0], step):
-            count = min(step, inputs.shape[0] - begin)
-            self._backward_slice(inputs, gradient, begin, count, self._views(layers, step), of_inputs, values)
+        layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
+        step = self._slice(layers, edges, _buffer_limit(self.widths, self._size))
+        steps = self._backward_steps(inputs, gradient, self._views(layers, step), of_inputs, values)
+        _run(steps, edges, step)
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
@@ -390,23 +390,38 @@ class WideMLP(ABC):
         """The number of layers of which backward holds values."""
 
     @abstractmethod
-    def _forward_slice(
-        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
-    ) -> None:
-        """Write the outputs of a slice, `count` edges from `begin`. buffers: (slice, width) each."""
+    def _forward_steps(self, inputs: Tensor, buffers: list[Tensor], out: Tensor) -> list[Step]:
+        """What writes the outputs of a slice. buffers: (slice, width) each."""
 
     @abstractmethod
-    def _backward_slice(
+    def _backward_steps(
         self,
         inputs: Tensor,
         gradient: Tensor,
-        begin: int,
-        count: int,
         buffers: list[Tensor],
         of_inputs: Tensor | None,
         values: Tensor | None,
-    ) -> None:
-        """Add the gradients of a slice to the sums; write that of its inputs, and its outputs, if wanted."""
+    ) -> list[Step]:
+        """What adds the gradients of a slice to the sums, and writes that of its inputs, and its outputs, if
+        they are wanted.
+        """
+
+    def step(
+        self,
+        kernel: Launcher,
+        tensors: tuple[Tensor, ...],
+        plan: Plan,
+        *constants: Any,
+        programs: int | None = None,
+    ) -> Step:
+        """The launch of a kernel for a slice. programs: how many, if not one for each tile up to the most."""
+        launch = kernel.bind(tensors, self.net(plan), *constants, warps=plan.warps, stages=1)
+
+        def run(begin: int, count: int) -> None:
+            number = min(self.programs, -(-count // plan.edges)) if programs is None else programs
+            launch(number, begin, count, number)
+
+        return run
 
     def _slice(self, layers: int, edges: int, limit_bytes: int) -> int:
         return _slice_edges(layers, edges, self._size, self.width, self.programs, limit_bytes)
@@ -417,10 +432,6 @@ class WideMLP(ABC):
             self._buffers[0][at * size : (at + 1) * size].view(self.dtype).view(edges, self.width)
             for at in range(layers)
         ]
-
-    def programs_of(self, plan: Plan, count: int) -> int:
-        """Programs for tiles of all columns: no more than there are tiles."""
-        return min(self.programs, -(-count // plan.edges))
 
     def block_programs(self, plan: Plan) -> int:
         """All programs, less those that would not have all blocks of columns together."""
@@ -453,6 +464,13 @@ class WideMLP(ABC):
                 edges=plan.edges,
             )
         return self._nets[plan]
+
+
+def _run(steps: list[Step], edges: int, most: int) -> None:
+    """Run all steps for one slice of at most `most` edges after another."""
+    for begin in range(0, edges, most):
+        for step in steps:
+            step(begin, min(most, edges - begin))
 
 
 def _groups(programs: int, width: int, between: Plan) -> int:

@@ -48,77 +48,60 @@ class WideParts(wide_mlp.WideMLP):
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return self.last + 1
 
-    def _forward_slice(
-        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
-    ) -> None:
-        self._first(inputs, begin, count, buffers[0])
+    def _forward_steps(self, inputs: Tensor, buffers: list[Tensor], out: Tensor) -> list[wide_mlp.Step]:
+        steps = [self._first(inputs, buffers[0])]
         for layer in range(1, self.last + 1):
             below, here = buffers[(layer + 1) % 2], buffers[layer % 2]
-            self._middle(layer, count, below, None, here)
-        self._outputs(count, buffers[self.last % 2], out[begin:], apply=False)
+            steps.append(self._middle(layer, below, None, here))
+        return [*steps, self._outputs(buffers[self.last % 2], out, apply=False)]
 
-    def _backward_slice(
+    def _backward_steps(
         self,
         inputs: Tensor,
         gradient: Tensor,
-        begin: int,
-        count: int,
         buffers: list[Tensor],
         of_inputs: Tensor | None,
         values: Tensor | None,
-    ) -> None:
+    ) -> list[wide_mlp.Step]:
         assert self.sums is not None and self._packed is not None and self._bounds is not None
         free = list(buffers)
         z: dict[int, Tensor] = {}
         activations = free.pop(0)
-        self._first(inputs, begin, count, activations)
+        steps = [self._first(inputs, activations)]
         for layer in range(1, self.last + 1):
             z[layer] = free.pop(0)
             after = free.pop(0) if layer < self.last else None
-            self._middle(layer, count, activations, z[layer], after)
+            steps.append(self._middle(layer, activations, z[layer], after))
             free.insert(0, activations)
             if after is not None:
                 activations = after
-        spare, known = free[0], (self._packed[1], self._bounds)
-        outputs = None
+        spare, known, kernels = free[0], (self._packed[1], self._bounds), _backward_kernels()
+        width = self.widths[-1]
+        outputs = spare.view(-1)[: spare.shape[0] * width].view(-1, width)
         if values is not None:
-            outputs = spare.view(-1)[: count * self.widths[-1]].view(count, -1)
-            self._outputs(count, z[self.last], outputs, apply=True)
-        plan, kernels = self.plans.back_last, _backward_kernels()
-        programs = self.block_programs(plan)
-        top = z[self.last]
-        kernels.back_last(
-            programs,
+            steps.append(self._outputs(z[self.last], outputs, apply=True))
+        plan, top = self.plans.back_last, z[self.last]
+        step = self.step(
+            kernels.back_last,
             (top, _parts_of(top), gradient, self.sums[0], self.weights[-1][0], *known),
-            (begin, count, programs),
-            self.net(plan),
+            plan,
             *self.places.ends[1:],
             plan.columns,
-            warps=plan.warps,
-            stages=1,
+            programs=self.block_programs(plan),
         )
-        if values is not None and outputs is not None:
-            values[begin : begin + count] = outputs  # which may replace the gradient
+        steps.append(step)
+        if values is not None:
+            steps.append(_copy_to(values, outputs))  # which may replace the gradient
         plan = self.plans.between
-        programs = self.group_programs(plan)
         for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
-            sums = self.sums[1], self.sums[0]
-            kernels.back_between(
-                programs,
-                (
-                    _parts_of(z[layer]),
-                    inputs,
-                    below,
-                    _parts_of(below),
-                    *sums,
-                    self._packed[0],
-                    *self.weights[0],
-                    *known,
-                ),
-                (begin, self.places.between[layer - 1], count, programs),
-                self.net(plan),
+            both = inputs, below, _parts_of(below), self.sums[1], self.sums[0]
+            step = self.step(
+                kernels.back_between,
+                (_parts_of(z[layer]), *both, self._packed[0], *self.weights[0], *known),
+                plan,
                 layer,
+                self.places.between[layer - 1],
                 self.places.between[-1],
                 self.places.ends[-1],
                 plan.columns,
@@ -126,42 +109,26 @@ class WideParts(wide_mlp.WideMLP):
                 # More inputs than one tile leave no room for a second tile of dz in shared memory.
                 plan.stages if layer > 1 or self.net(plan).inputs_padded == wide_mlp.TILE else 1,
                 plan.turned,
-                warps=plan.warps,
-                stages=1,
+                programs=self.group_programs(plan),
             )
+            steps.append(step)
         if of_inputs is not None:
-            plan = self.plans.inputs
-            programs = self.programs_of(plan, count)
-            kernels.first_gradient(
-                programs,
-                (inputs, _parts_of(spare), of_inputs, self.sums[0], self.weights[0][0], *known),
-                (begin, count, programs),
-                self.net(plan),
-                self.places.ends[-1],
-                warps=plan.warps,
-                stages=1,
-            )
+            tensors = inputs, _parts_of(spare), of_inputs, self.sums[0], self.weights[0][0], *known
+            ends = self.places.ends[-1]
+            steps.append(self.step(kernels.first_gradient, tensors, self.plans.inputs, ends))
+        return steps
 
-    def _first(self, inputs: Tensor, begin: int, count: int, after: Tensor) -> None:
+    def _first(self, inputs: Tensor, after: Tensor) -> wide_mlp.Step:
         assert self._packed is not None and self._bounds is not None
-        plan = self.plans.first
-        programs = self.programs_of(plan, count)
-        _kernels().first_layer(
-            programs,
-            (inputs, _parts_of(after), *self.weights[0], self._packed[1], self._bounds),
-            (begin, count, programs),
-            self.net(plan),
-            warps=plan.warps,
-            stages=1,
-        )
+        tensors = inputs, _parts_of(after), *self.weights[0], self._packed[1], self._bounds
+        return self.step(_kernels().first_layer, tensors, self.plans.first)
 
     def _middle(
-        self, layer: int, count: int, values: Tensor, before: Tensor | None, after: Tensor | None
-    ) -> None:
+        self, layer: int, values: Tensor, before: Tensor | None, after: Tensor | None
+    ) -> wide_mlp.Step:
         """A hidden layer from the activations below: z to `before`, activations to `after`."""
         assert self._packed is not None and self._bounds is not None
         plan = self.plans.middle
-        programs = self.block_programs(plan)
         tensors = (
             _parts_of(values),
             values if before is None else before,
@@ -172,24 +139,23 @@ class WideParts(wide_mlp.WideMLP):
             self._bounds,
         )
         constants = layer, plan.columns, before is not None, after is not None
-        _kernels().middle_layer(
-            programs, tensors, (count, programs), self.net(plan), *constants, warps=plan.warps, stages=1
-        )
+        programs = self.block_programs(plan)
+        return self.step(_kernels().middle_layer, tensors, plan, *constants, programs=programs)
 
-    def _outputs(self, count: int, values: Tensor, out: Tensor, *, apply: bool) -> None:
+    def _outputs(self, values: Tensor, out: Tensor, *, apply: bool) -> wide_mlp.Step:
         """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
         assert self._packed is not None and self._bounds is not None
-        plan = self.plans.outputs
-        programs = self.programs_of(plan, count)
-        _kernels().outputs(
-            programs,
-            (_parts_of(values), values, out, *self.weights[-1], self._packed[1], self._bounds),
-            (count, programs),
-            self.net(plan),
-            apply,
-            warps=plan.warps,
-            stages=1,
-        )
+        tensors = _parts_of(values), values, out, *self.weights[-1], self._packed[1], self._bounds
+        return self.step(_kernels().outputs, tensors, self.plans.outputs, apply)
+
+
+def _copy_to(values: Tensor, rows: Tensor) -> wide_mlp.Step:
+    """Copies the rows of a slice to their place."""
+
+    def copy(begin: int, count: int) -> None:
+        values[begin : begin + count] = rows[:count]
+
+    return copy
 
 
 def _parts_of(values: Tensor) -> Tensor:

@@ -32,111 +32,65 @@ class WideShort(wide_mlp.WideMLP):
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return self.last + want_inputs  # dz of the first layer, if its gradient is passed on
 
-    def _forward_slice(
-        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
-    ) -> None:
+    def _forward_steps(self, inputs: Tensor, buffers: list[Tensor], out: Tensor) -> list[wide_mlp.Step]:
         z = [buffers[at % len(buffers)] for at in range(self._layers_in_forward())]
-        self._hidden(inputs, begin, count, z)
-        self._outputs(begin, count, z[-1], out)
+        return [*self._hidden(inputs, z), self._outputs(z[-1], out)]
 
-    def _hidden(self, inputs: Tensor, begin: int, count: int, z: list[Tensor]) -> None:
+    def _hidden(self, inputs: Tensor, z: list[Tensor]) -> list[wide_mlp.Step]:
         """z of hidden layer 1 and above, as many as there are buffers."""
         assert self._converted is not None
-        plan = self.plans.first
-        programs = self.programs_of(plan, count)
-        _kernels().first_two(
-            programs,
-            (inputs, z[0], *self.weights[0], self._converted[1], self.weights[1][1]),
-            (begin, count, programs),
-            self.net(plan),
-            warps=plan.warps,
-            stages=1,
-        )
-        plan = self.plans.middle
-        programs = self.programs_of(plan, count)
+        tensors = inputs, z[0], *self.weights[0], self._converted[1], self.weights[1][1]
+        steps = [self.step(_kernels().first_two, tensors, self.plans.first)]
         for layer in range(2, len(z) + 1):
-            _kernels().middle_layer(
-                programs,
-                (z[layer - 2], z[layer - 1], self._converted[layer], self.weights[layer][1]),
-                (count, programs),
-                self.net(plan),
-                layer,
-                warps=plan.warps,
-                stages=1,
-            )
+            tensors = z[layer - 2], z[layer - 1], self._converted[layer], self.weights[layer][1]
+            steps.append(self.step(_kernels().middle_layer, tensors, self.plans.middle, layer))
+        return steps
 
-    def _outputs(self, begin: int, count: int, z: Tensor, out: Tensor) -> None:
+    def _outputs(self, z: Tensor, out: Tensor) -> wide_mlp.Step:
         """The outputs from z of the highest hidden layer that is in memory."""
         assert self._converted is not None
-        plan = self.plans.outputs
-        programs = self.programs_of(plan, count)
         weights = self._converted[-2], self.weights[-2][1], self._converted[-1], self.weights[-1][1]
-        _kernels().last_two(
-            programs,
-            (z, out, *weights),
-            (begin, count, programs),
-            self.net(plan),
-            self._layers_in_forward() < self.last,
-            warps=plan.warps,
-            stages=1,
-        )
+        two = self._layers_in_forward() < self.last
+        return self.step(_kernels().last_two, (z, out, *weights), self.plans.outputs, two)
 
-    def _backward_slice(
+    def _backward_steps(
         self,
         inputs: Tensor,
         gradient: Tensor,
-        begin: int,
-        count: int,
         buffers: list[Tensor],
         of_inputs: Tensor | None,
         values: Tensor | None,
-    ) -> None:
+    ) -> list[wide_mlp.Step]:
         assert self._converted is not None and self.sums is not None
-        z = buffers[: self.last]
-        self._hidden(inputs, begin, count, z)
-        plan, kernels = self.plans.back_last, _kernels()
-        programs = self.programs_of(plan, count)
+        z, kernels = buffers[: self.last], _kernels()
+        steps = self._hidden(inputs, z)
         out, weights = gradient if values is None else values, (self._converted[-1], self.weights[-1][1])
-        kernels.back_last(
-            programs,
-            (z[-1], gradient, out, self.sums[0], *weights),
-            (begin, count, programs),
-            self.net(plan),
-            *self.places.ends[1:],
-            values is not None,
-            warps=plan.warps,
-            stages=1,
-        )
+        tensors = z[-1], gradient, out, self.sums[0], *weights
+        constants = *self.places.ends[1:], values is not None
+        steps.append(self.step(kernels.back_last, tensors, self.plans.back_last, *constants))
         plan = self.plans.between
-        programs = self.group_programs(plan)
         for layer in range(self.last, 0, -1):
             before = z[layer - 2] if layer > 1 else buffers[-1]
             sums = self.sums[1], self.sums[0]
-            kernels.back_between(
-                programs,
+            step = self.step(
+                kernels.back_between,
                 (z[layer - 1], inputs, before, *sums, self._converted[layer], *self.weights[0]),
-                (begin, self.places.between[layer - 1], count, programs),
-                self.net(plan),
+                plan,
                 layer,
+                self.places.between[layer - 1],
                 self.places.between[-1],
                 self.places.ends[-1],
                 plan.columns,
                 layer > 1 or of_inputs is not None,
                 plan.stages,
-                warps=plan.warps,
-                stages=1,
+                programs=self.group_programs(plan),
             )
+            steps.append(step)
         if of_inputs is not None:
-            plan = self.plans.inputs
-            kernels.first_gradient(
-                self.programs_of(plan, count),
-                (inputs, buffers[-1], of_inputs, self.sums[0], self.weights[0][0]),
-                (begin, count, self.programs_of(plan, count)),
-                self.net(plan),
-                self.places.ends[-1],
-                warps=plan.warps,
-                stages=1,
-            )
+            tensors = inputs, buffers[-1], of_inputs, self.sums[0], self.weights[0][0]
+            ends = self.places.ends[-1]
+            steps.append(self.step(kernels.first_gradient, tensors, self.plans.inputs, ends))
+        return steps
 
 
 def _kernels() -> Any:

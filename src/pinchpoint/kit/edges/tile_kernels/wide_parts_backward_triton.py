@@ -126,7 +126,7 @@ def _add_first_rows(inputs, tile, dz_high, dz_low, dz_factor, total, begin, coun
 
 
 @Launcher
-@triton.jit(do_not_specialize=["begin", "at", "count", "programs"])
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
 def back_between(
     above,
     inputs,
@@ -140,11 +140,11 @@ def back_between(
     norms,
     bounds,
     begin,
-    at,
     count,
     programs,
     NET: tl.constexpr,
     LAYER: tl.constexpr,
+    AT: tl.constexpr,
     TOTAL: tl.constexpr,
     TOTAL_ENDS: tl.constexpr,
     NB: tl.constexpr,
@@ -157,7 +157,7 @@ def back_between(
     above: dz of the upper layer in parts. z of the lower one is in `before`, or is computed from the inputs
     if it is the first. planes: where its dz goes if STORE, which may be the memory of `before`. Without
     STORE, the gradient of the first layer's weight is added to `ends`, each program its block of rows.
-    sums: (groups of programs, TOTAL); those of this weight begin at `at`, and those of its bias follow.
+    sums: (groups of programs, TOTAL); those of this weight begin at AT, and those of its bias follow.
     ends: (programs, TOTAL_ENDS). TURNED: the sums are those of the transposed gradients. Before Hopper,
     Triton divides all products among warps in the same way, so that each would hold all of dz without it.
     """
@@ -236,7 +236,7 @@ def back_between(
             e_high, e_low = parts_of(dz, up_dz)
     if not FIRST:
         raise_bound(bounds + 2 * LAYER + 1, largest)
-    own = sums + first.to(tl.int64) * TOTAL + at
+    own = sums + first.to(tl.int64) * TOTAL + AT
     # Of the programs with one block each, the first has the sum for the bias.
     is_first = tl.program_id(0) % BLOCKS == 0
     if TURNED:

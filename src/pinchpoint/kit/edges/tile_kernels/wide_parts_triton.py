@@ -268,7 +268,7 @@ def first_layer(inputs, after, w_in, b_in, norms, bounds, begin, count, programs
 
 
 @Launcher
-@triton.jit(do_not_specialize=["count", "programs"])
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
 def middle_layer(
     values,
     before,
@@ -277,6 +277,7 @@ def middle_layer(
     bias,
     norms,
     bounds,
+    begin,
     count,
     programs,
     NET: tl.constexpr,
@@ -322,7 +323,7 @@ def middle_layer(
 
 
 @Launcher
-@triton.jit(do_not_specialize=["count", "programs"])
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
 def outputs(
     values,
     before,
@@ -331,14 +332,15 @@ def outputs(
     b_out,
     norms,
     bounds,
+    begin,
     count,
     programs,
     NET: tl.constexpr,
     APPLY: tl.constexpr,
 ):
-    """The outputs of a slice, from the activations of the last hidden layer in `values`.
+    """The outputs of a slice, from the activations of the last hidden layer in `values`, into their place.
 
-    APPLY: they are computed from z in `before` instead.
+    APPLY: they are computed from z in `before` instead, and go to `out` from its beginning.
     """
     H: tl.constexpr = NET.hidden_padded
     OUT: tl.constexpr = NET.outputs
@@ -366,6 +368,8 @@ def outputs(
             next_high, next_low = load_ahead(values, next_edge, h, there, H)
         result = add_product((high, low, factor), flip(weight, NET), start, NET)
         mask = (edge < count)[:, None] & (c < OUT)[None, :]
+        if not APPLY:
+            edge += begin
         tl.store(out + edge[:, None] * OUT + c[None, :], result, mask=mask)
         if not APPLY:
             high, low = next_high, next_low

@@ -89,8 +89,8 @@ def first_two(
 
 
 @Launcher
-@triton.jit(do_not_specialize=["count", "programs"])
-def middle_layer(below, here, weight, bias, count, programs, NET: tl.constexpr, LAYER: tl.constexpr):
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
+def middle_layer(below, here, weight, bias, begin, count, programs, NET: tl.constexpr, LAYER: tl.constexpr):
     """z of hidden layer LAYER from z of the one below."""
     H: tl.constexpr = NET.hidden_padded
     WIDE: tl.constexpr = NET.widths[LAYER]
@@ -226,7 +226,7 @@ def _next_tile(before, tile, tiles, n, NET: tl.constexpr):
 
 
 @Launcher
-@triton.jit(do_not_specialize=["begin", "at", "count", "programs"])
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
 def back_between(
     above,
     inputs,
@@ -237,11 +237,11 @@ def back_between(
     w_in,
     b_in,
     begin,
-    at,
     count,
     programs,
     NET: tl.constexpr,
     LAYER: tl.constexpr,
+    AT: tl.constexpr,
     TOTAL: tl.constexpr,
     TOTAL_ENDS: tl.constexpr,
     NB: tl.constexpr,
@@ -253,7 +253,7 @@ def back_between(
     above: dz of the upper layer. z of the lower one is in `before`, or is computed from the inputs if it is
     the first. STORE: dz of the lower layer goes to `before`. If not, the gradient of the first layer's weight
     is added to `ends`, each program its block of rows. sums: (groups of programs, TOTAL); those of this
-    weight begin at `at`, and those of its bias follow. ends: (programs, TOTAL_ENDS).
+    weight begin at AT, and those of its bias follow. ends: (programs, TOTAL_ENDS).
     """
     H: tl.constexpr = NET.hidden_padded
     EDGES: tl.constexpr = NET.edges
@@ -299,7 +299,7 @@ def back_between(
             tl.store(before + edge[:, None] * H + n[None, :], dz)
         else:
             dz_before = dz
-    own = sums + first.to(tl.int64) * TOTAL + at
+    own = sums + first.to(tl.int64) * TOTAL + AT
     add_to(own + k[:, None] * BELOW + n[None, :], total, (k < WIDE)[:, None] & (n < BELOW)[None, :])
     # Of the programs with one block each, the first has the sum for the bias.
     is_first = tl.program_id(0) % BLOCKS == 0
