@@ -82,8 +82,6 @@ SLOWER: dict[str, dict[tuple[int, int, int, int], float]] = {slower}
 
 def networks() -> list[dict[str, Any]]:
     """The networks to compare whose weights fit into shared memory, the most used first."""
-    from pinchpoint.kit.edges import tile_mlp
-
     names = list(ACTIVATIONS)
     listed: list[tuple[int, tuple[int, ...], int, str, bool]] = [
         (6, (128, 128, 128), 16, "GELU", True),
@@ -114,7 +112,7 @@ def networks() -> list[dict[str, Any]]:
         {"widths": [below, *hidden, above], "activation": name, "dtype": dtype, "bias": bias}
         for below, hidden, above, name, bias in listed
         for dtype in ("bfloat16", "float32")
-        if tile_mlp.misfit([below, *hidden, above], getattr(torch, dtype)) is None
+        if not _is_wide([below, *hidden, above], getattr(torch, dtype))
     ]
     half = [
         {**job, "dtype": "float16"} for job in jobs if job["dtype"] == "bfloat16" and job["widths"][0] == 6
@@ -129,6 +127,9 @@ def one_of_each_shape() -> list[dict[str, Any]]:
     for layers, ends, dtype in product((3, 2, 4), ((6, 16), (22, 16), (63, 64)), ("bfloat16", "float32")):
         widths, name = [ends[0], *(256,) * layers, ends[1]], names[(layers + ends[0]) % 4]
         jobs.append({"widths": widths, "activation": name, "dtype": dtype, "bias": True})
+    for layers, (inputs, outputs) in ((4, (6, 16)), (4, (22, 16)), (3, (63, 64)), (4, (63, 64))):
+        widths, name = [inputs, *(128,) * layers, outputs], names[(layers + inputs) % 4]
+        jobs.append({"widths": widths, "activation": name, "dtype": "float32", "bias": True})
     first: dict[Any, dict[str, Any]] = {}
     for job in jobs:
         first.setdefault((job["dtype"], _shape(job)), job)
@@ -146,8 +147,14 @@ def compiled_networks(capability: tuple[int, int]) -> list[dict[str, Any]]:
     ]
 
 
-def _is_wide(job: dict[str, Any]) -> bool:
-    return max(job["widths"][1:-1]) > 128 and len(job["widths"]) > 3
+def _is_wide(widths: list[int], dtype: torch.dtype, capability: tuple[int, int] = (9, 0)) -> bool:
+    """Whether the kernels of a network are those of `wide_mlp`."""
+    from pinchpoint.kit.edges import tile_mlp, wide_mlp
+
+    if len(widths) > 3 and max(widths[1:-1]) > 128:
+        return True
+    misfit = capability == (9, 0) and tile_mlp.misfit(widths, dtype) is not None
+    return misfit or wide_mlp.suits_better(widths, dtype, capability)
 
 
 def sequential(job: dict[str, Any], device: str) -> nn.Sequential:
@@ -180,7 +187,8 @@ def by_kernels(
     from pinchpoint.kit.edges import edge_mlp, tile_mlp
 
     layers: list[Any] = list(mlp)[0::2]
-    is_wide = _is_wide({"widths": [layer.in_features for layer in layers] + [0]})
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    is_wide = _is_wide(widths, gradient.dtype, torch.cuda.get_device_capability())
     make: Any = edge_mlp.wide_network if is_wide else tile_mlp.TileMLP
     network = make(list(mlp), gradient.dtype, x)
     into = {at: torch.zeros_like(one) for at, one in enumerate(mlp.parameters())}
@@ -206,9 +214,10 @@ def compare(job: dict[str, Any], device: str = "cuda", edges: int = EDGES) -> di
     """A network beside float64: all edges, few edges, short rounds and two chunks, and once more."""
     from pinchpoint.kit.edges import tile_mlp, wide_mlp
 
-    dtype = getattr(torch, job["dtype"])
+    dtype, capability = getattr(torch, job["dtype"]), torch.cuda.get_device_capability()
+    is_wide = _is_wide(job["widths"], dtype, capability)
     mlp = sequential(job, device)
-    x = torch.rand(edges, job["widths"][0], device=device) * 2 - 1
+    x = (torch.rand(edges, job["widths"][0], device=device) * 2 - 1).to(dtype)  # as they are gathered
     gradient = torch.randn(edges, job["widths"][-1], device=device).to(dtype)
     jumps = job["activation"] == "ReLU"
     if dtype is torch.float32:  # in 16 bits most edges have a ReLU at its kink, and eager has the same errors
@@ -248,10 +257,9 @@ def compare(job: dict[str, Any], device: str = "cuda", edges: int = EDGES) -> di
         far, steep = x * torch.logspace(-6, 3, x.shape[1], device=device), gradient.clone()
         far[edges // 2], steep[edges // 3] = far[edges // 2] * 1e6, steep[edges // 3] * 1e6
         row["far_error"], row["far_share"] = worst(by_kernels(mlp, far, steep), slice(None), far, steep)
-        if not _is_wide(job):
+        if not is_wide:
             shares.append(row["far_error"] / FAR_MOST)
-    capability = torch.cuda.get_device_capability()
-    tile = 64 if _is_wide(job) else tile_mlp.backward_plan(job["widths"], dtype, capability).edges
+    tile = 64 if is_wide else tile_mlp.backward_plan(job["widths"], dtype, capability).edges
     for count in (1, tile - 1, tile + 1, 97):
         part = slice(0, count)
         row["few_error"], share = worst(by_kernels(mlp, x[part], gradient[part]), part)

@@ -113,6 +113,7 @@ def compile_network(task: tuple[dict[str, Any], tuple[Capability, ...]]) -> list
         try:
             mlp, dtype = edge_mlp_checks.sequential(job, "cpu"), getattr(torch, job["dtype"])
             x, gradient = (torch.zeros(EDGES, job["widths"][at]) for at in (0, -1))
+            x = x.to(dtype)
             edge_mlp_checks.by_kernels(mlp, x, gradient.to(dtype))
             if job["widths"][0] < 16:  # as `edge_mlp_checks.py check`
                 edge_mlp_checks.by_kernels(mlp, x, gradient.to(dtype), moves=False)

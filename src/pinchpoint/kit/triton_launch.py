@@ -61,16 +61,18 @@ class Launcher:
         It takes whole numbers, and less time than a launch that looks at its arguments.
         """
         addresses = [one.data_ptr() for one in tensors]
-        ready: list[Launch] = []
+        aligned = not reduce(or_, addresses) % _ALIGNED
+        ready: Launch | None = None
 
         def launch(programs: int, *numbers: int) -> None:
-            if ready and max(numbers) < _LARGE:
-                ready[0](programs, (*addresses, *numbers, *constants))
-                return
-            self(programs, tensors, numbers, *constants, warps=warps, stages=stages)
-            own = self._compiled.get(_key(tensors, numbers, constants, warps, stages))
-            if own is not None and not reduce(or_, addresses) % _ALIGNED and max(numbers) < _LARGE:
-                ready.append(own)
+            nonlocal ready
+            small = aligned and max(numbers) < _LARGE
+            if ready is None and small:
+                ready = self._compiled.get(_key(tensors, numbers, constants, warps, stages))
+            if ready is not None and small:
+                ready(programs, (*addresses, *numbers, *constants))
+            else:
+                self(programs, tensors, numbers, *constants, warps=warps, stages=stages)
 
         return launch
 

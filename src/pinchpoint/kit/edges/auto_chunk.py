@@ -51,9 +51,10 @@ def auto_chunk(
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
+    of_input = wide if path is None else min(wide, path.input_dtype(x).itemsize)
     own = 0
     if edge_attr is not None:  # also while both parts of the inputs are joined
-        own += width * wide
+        own += width * wide if of_input == wide else (width + edge_attr.shape[1]) * of_input
         width += edge_attr.shape[1]
     score_path = None
     if attention is not None:
@@ -66,7 +67,7 @@ def auto_chunk(
         # A weight per edge and its gradient.
         of_weights = 0 if weights in ("mean", "sum", "max") else 2 * wide
         overwrites = path.wide or tile_mlp.OVERWRITES
-        own = _flat_bytes(own + width * wide, outputs, moves=moves, overwrites=overwrites)
+        own = _flat_bytes(own + width * of_input, outputs, moves=moves, overwrites=overwrites)
         own += of_weights + (outputs if weights == "max" and overwrites else 0)  # with the values themselves
         if attention is not None:  # vectors y - x; their gradient, also while both its parts are joined
             own += (4 if moves else 1) * x.shape[1] * wide

@@ -94,6 +94,14 @@ class FlatPath:
         """Whether an edge takes its inputs and outputs alone, beside buffers of a fixed size."""
         return self.in_tiles or self.wide
 
+    def input_dtype(self, inputs: Tensor) -> torch.dtype:
+        """The dtype in which the network reads its inputs, which are like these.
+
+        Kernels read 16 bits, if they multiply in 16 bits, so that the inputs take less memory.
+        """
+        dtype = arithmetic(inputs)
+        return dtype if self.is_flat and dtype.itemsize < inputs.dtype.itemsize else inputs.dtype
+
     def __str__(self) -> str:
         words = {"one kernel": "as one kernel", "layers": "layer by layer", "autograd": "through autograd"}
         way = "as a few kernels" if self.wide else words[self.name]
@@ -120,7 +128,7 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     tf32 = dtype is torch.float32 and compat.products_use_tf32()
     if tf32 and fused_mlp.refusal(parts, dtype, like.device) is None:
         return FlatPath("one kernel", _OLDER, layers)
-    reason, wide = _choose_kernels(parts, dtype, like.device)
+    reason, wide = choose_kernels(parts, dtype, like.device)
     if reason is not None:
         return FlatPath("layers", reason, layers)
     return FlatPath(
@@ -134,7 +142,7 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     )
 
 
-def _choose_kernels(
+def choose_kernels(
     parts: list[nn.Module], dtype: torch.dtype, device: torch.device
 ) -> tuple[str | None, bool]:
     """Why no kernels support an MLP on this device, a sentence, or None; and whether they are those of
@@ -142,8 +150,10 @@ def _choose_kernels(
     """
     reason = tile_mlp.refusal(parts, dtype, device)
     linear: list[Any] = parts[0::2]
-    if reason is None and not wide_mlp.suits_better(linear, dtype, device):
-        return None, False
+    if reason is None:
+        widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
+        if not wide_mlp.suits_better(widths, dtype, torch.cuda.get_device_capability(device)):
+            return None, False
     tf32 = dtype is torch.float32 and compat.products_use_tf32()
     other = wide_mlp.refusal(parts, dtype, device) or (_TF32 if tf32 else None)
     if other is None:

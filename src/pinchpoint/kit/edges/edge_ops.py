@@ -21,17 +21,17 @@ from pinchpoint.kit.edges.row_chunks import Rows
 
 
 def gather(
-    x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, *, relative: bool = False
+    x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, *, dtype: torch.dtype, relative: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The network's inputs, [y, x] of (e, 2d) or [y, x, f] of (e, 2d + C), and every edge's row, (e,).
 
-    relative: also the vectors y - x, (e, d), in the dtype of x and y.
+    dtype: that of the inputs. relative: also the vectors y - x, (e, d), in the dtype of x and y.
     """
     vectors: Tensor | None = None
     if own_kernels(x):
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
-        inputs = torch.empty(rows.count, width, dtype=widest(x, y, f), device=x.device)
+        inputs = torch.empty(rows.count, width, dtype=dtype, device=x.device)
         if relative:
             vectors = torch.empty(rows.count, x.shape[1], dtype=widest(x, y), device=x.device)
         if not is_fake(x):
@@ -44,7 +44,7 @@ def gather(
     if relative:
         vectors = parts[0] - parts[1]
     parts += [] if f is None else [f.index_select(0, sources)]
-    return torch.cat(parts, dim=1), at, vectors
+    return torch.cat(parts, dim=1).to(dtype), at, vectors
 
 
 def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:

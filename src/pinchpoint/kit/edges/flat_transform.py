@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import edge_ops, weight_ops
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients
-from pinchpoint.kit.edges.edge_mlp import FlatPath, network_of, parameters_of
+from pinchpoint.kit.edges.edge_mlp import FlatPath, flat_path, network_of, parameters_of
 from pinchpoint.kit.edges.layered_mlp import Network
 from pinchpoint.kit.edges.row_chunks import Rows
 
@@ -108,8 +108,10 @@ class _FlatTransform(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         mlp_inputs = _like(x, edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
+        path = job.mlp_path or flat_path(job.mlp, like=mlp_inputs)
+        mlp_inputs = _like(x, path.input_dtype(mlp_inputs))
         attention_inputs = _like(x, edge_ops.widest(x, y))
-        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=job.mlp_path)
+        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=path)
         scores = (
             None
             if job.attention is None
@@ -123,8 +125,9 @@ class _FlatTransform(torch.autograd.Function):
         for part in job.parts:
             if not part.count:
                 continue
+            own_f, dtype_in = f if job.reads_f else None, mlp_inputs.dtype
             inputs, _, relative = edge_ops.gather(
-                x, y, f if job.reads_f else None, part, relative=scores is not None
+                x, y, own_f, part, dtype=dtype_in, relative=scores is not None
             )
             kernel = network.forward(_with_attr(inputs, edge_attr, part))
             score = None if scores is None or relative is None else scores.forward(relative)
@@ -169,7 +172,7 @@ class _FlatTransform(torch.autograd.Function):
         network.finish({})
         if scores is not None:
             scores.finish({})
-        ctx.job, ctx.network, ctx.scores = job, network, scores
+        ctx.job, ctx.network, ctx.scores, ctx.input_dtype = job, network, scores, mlp_inputs.dtype
         ctx.save_for_backward(x, y, f, quadrature, edge_attr, lse, wide_out, largest, ties, *parameters)
         device = x.device.type
         ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -184,6 +187,7 @@ class _FlatTransform(torch.autograd.Function):
             back = _BackwardPass(
                 job,
                 (ctx.network, ctx.scores),
+                ctx.input_dtype,
                 (x, y, f, quadrature, edge_attr),
                 lse,
                 None if largest is None or ties is None else (largest, ties),
@@ -228,6 +232,7 @@ class _BackwardPass:
         self,
         job: Job,
         networks: tuple[Network, Network | None],
+        input_dtype: torch.dtype,
         inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
         lse: Tensor | None,
         maxima: tuple[Tensor, Tensor] | None,
@@ -238,7 +243,7 @@ class _BackwardPass:
         """
         self.job, self.lse, self.maxima = job, lse, maxima
         self.inputs, (self.x, self.y, self.f, self.quadrature, self.edge_attr) = inputs, inputs
-        self.network, self.scores = networks
+        (self.network, self.scores), self.input_dtype = networks, input_dtype
         self.needs_grad = needs_grad
         self.of_points: list[Tensor | None] = []
         self.of_mlp: Gradients = {}
@@ -279,8 +284,9 @@ class _BackwardPass:
         mean = job.weights == "mean" and edge_ops.divides(gradient)
         want_x, want_y, want_f, want_quadrature, want_attr = self.needs_grad[: len(self.inputs)]
         factor = self.f if job.times_f else None
+        f, want_relative = self.f if job.reads_f else None, self.scores is not None
         inputs, at, relative = edge_ops.gather(
-            self.x, self.y, self.f if job.reads_f else None, part, relative=self.scores is not None
+            self.x, self.y, f, part, dtype=self.input_dtype, relative=want_relative
         )
         moves = want_x or want_y
         inputs = _with_attr(inputs, self.edge_attr, part)
@@ -399,7 +405,9 @@ def _like(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _with_attr(inputs: Tensor, edge_attr: Tensor | None, part: Rows) -> Tensor:
     """The inputs (e, W) of a chunk, followed by the attributes of its edges."""
-    return inputs if edge_attr is None else torch.cat([inputs, edge_attr[part.begin : part.end]], dim=1)
+    if edge_attr is None:
+        return inputs
+    return torch.cat([inputs, edge_attr[part.begin : part.end].to(inputs.dtype)], dim=1)
 
 
 def _dense(points: Tensor) -> Tensor:

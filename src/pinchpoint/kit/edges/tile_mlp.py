@@ -76,19 +76,24 @@ _FORWARD = {
 _BACKWARD = {
     (1, 16): Plan(64, 2, 8),
     (1, 32): Plan(64, 2, 4),
-    (1, 64): Plan(32, 2, 4),
+    (1, 64): Plan(64, 4, 2, columns=True),
     (1, 128): Plan(64, 8, 1, columns=True),
     (1, 256): Plan(32, 8, 1, columns=True),
     (2, 16): Plan(32, 2, 8),
     (2, 32): Plan(32, 2, 4),
-    (2, 64): Plan(32, 2, 4),
+    (2, 64): Plan(64, 4, 2, columns=True),
     (2, 128): Plan(64, 8, 1, columns=True),
     (2, 256): Plan(32, 8, 1, columns=True),
 }
 # The same for networks whose weights do not fit into shared memory together, by their size (`_size`) too.
 # With many inputs or outputs, edges are rows in backward: as columns, the ptxas of Triton 3.6 loads the
 # address of an operand from local memory before it stores it, which is right only after the same kernel ran.
-_FORWARD_LARGER = {(2, 128, 2): Plan(64, 4, 1), (2, 128, 3): Plan(64, 4, 1)}
+_FORWARD_LARGER = {
+    (2, 64, 2): Plan(64, 4, 2, columns=True),
+    (2, 64, 3): Plan(64, 4, 2, columns=True),
+    (2, 128, 2): Plan(64, 4, 1),
+    (2, 128, 3): Plan(64, 4, 1),
+}
 _BACKWARD_LARGER = {
     (2, 128, 1): Plan(32, 8, 1, columns=True),
     (2, 128, 2): Plan(32, 8, 1, columns=True, stored=True),
@@ -96,7 +101,14 @@ _BACKWARD_LARGER = {
 }
 # The same on GPUs of other compute capabilities, if they differ. There, shared memory is smaller, and Triton
 # multiplies with other instructions, for which some operands are in it twice.
+_FORWARD_SMALLER = {(2, 64, 2): Plan(32, 2, 6), (2, 64, 3): Plan(32, 2, 6)}
 _BACKWARD_SMALLER = {
+    (1, 64, 0): Plan(32, 2, 4),
+    (1, 64, 1): Plan(32, 2, 4),
+    (1, 64, 2): Plan(32, 2, 4),
+    (2, 64, 0): Plan(32, 2, 4),
+    (2, 64, 1): Plan(32, 2, 4),
+    (2, 64, 2): Plan(32, 2, 4),
     (1, 64, 3): Plan(32, 4, 2),
     (1, 128, 0): Plan(64, 8, 1, columns=True, stored=True),
     (1, 128, 1): Plan(64, 8, 1, columns=True, stored=True),
@@ -210,7 +222,7 @@ def launches_of(parts: list[nn.Module], dtype: torch.dtype, device: torch.device
     layers: list[Any] = parts[0::2]
     widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
     capability = torch.cuda.get_device_capability(device)
-    forward, backward = forward_plan(widths, dtype), backward_plan(widths, dtype, capability)
+    forward, backward = (plan(widths, dtype, capability) for plan in (forward_plan, backward_plan))
     own = activation_code(parts[1]), layers[0].bias is not None, dtype
     return Launches(
         widths,
@@ -342,8 +354,10 @@ class TileMLP:
         totals, self._sums = self._sums, None
         if not into:
             return
-        sizes = [size for below, above in pairwise(self._widths) for size in (above * below, above)]
-        pieces = totals.sum(0).split(sizes)  # each weight, then its bias
+        widths, rest = self._widths, totals.sum(0)
+        sizes = [size for below, above in pairwise(widths[1:]) for size in (above * below, above)]
+        first, *others = rest.split([self._places[1], *sizes])
+        pieces = [*first_sums(first, widths[0]), *others]  # each weight, then its bias
         if not self._has_bias:
             pieces = pieces[0::2]
         own = list(into.values())
@@ -379,9 +393,11 @@ class TileMLP:
         return self._packed
 
 
-def forward_plan(widths: list[int], dtype: torch.dtype) -> Plan:
+def forward_plan(widths: list[int], dtype: torch.dtype, capability: Capability = HOPPER) -> Plan:
     key = _PARTS[dtype], pad_width(max(widths[1:-1]))
-    return _FORWARD_LARGER.get((*key, _size(widths)), _FORWARD[key])
+    larger = (*key, _size(widths))
+    plan = _FORWARD_LARGER.get(larger, _FORWARD[key])
+    return plan if capability == HOPPER else _FORWARD_SMALLER.get(larger, plan)
 
 
 def backward_plan(widths: list[int], dtype: torch.dtype, capability: Capability = HOPPER) -> Plan:
@@ -424,11 +440,21 @@ def _passed_layers(widths: list[int], plan: Plan) -> int:
 
 
 def _places(widths: list[int]) -> list[int]:
-    """Where each layer's gradients begin among the sums: its weight, then its bias; and the end."""
-    places = [0]
-    for below, above in pairwise(widths):
+    """Where each layer's gradients begin among the sums, and the end.
+
+    First its weight, then its bias; the first layer's weight is padded to whole tiles, with the bias in them:
+    rows of other lengths take the kernels long to add to.
+    """
+    places = [0, widths[1] * pad_width(widths[0] + 1)]
+    for below, above in pairwise(widths[1:]):
         places.append(places[-1] + above * (below + 1))
     return places
+
+
+def first_sums(sums: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
+    """The gradients of the first layer's weight and bias from its part of the sums, (places,)."""
+    padded = sums.view(-1, pad_width(inputs + 1))
+    return padded[:, :inputs], padded[:, inputs]
 
 
 def _backward_programs(widths: list[int], dtype: torch.dtype, device: torch.device) -> int:

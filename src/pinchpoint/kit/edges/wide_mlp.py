@@ -36,7 +36,7 @@ from pinchpoint.kit.edges.mlp_support import (
     pad_width,
     was_tested_on,
 )
-from pinchpoint.kit.edges.tile_mlp import Gradients, Net
+from pinchpoint.kit.edges.tile_mlp import Gradients, Net, first_sums
 from pinchpoint.kit.triton_launch import Launcher
 
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp` except in float32; single hidden layers always are
@@ -173,17 +173,17 @@ def is_compared(parts: list[nn.Module], dtype: torch.dtype, device: torch.device
     return ends and known and was_tested_on(device)
 
 
-def suits_better(linear: list[nn.Linear], dtype: torch.dtype, device: torch.device) -> bool:
+def suits_better(widths: list[int], dtype: torch.dtype, capability: Capability) -> bool:
     """Whether these kernels are faster than those of `tile_mlp`, for a network that both support.
 
     They are in float32 where those have too few registers for all layers.
     """
-    inputs, *hidden, outputs = linear[0].in_features, *(layer.out_features for layer in linear)
+    inputs, *hidden, outputs = widths
     if dtype is not torch.float32 or not hidden or not _MIN_HIDDEN_PARTS <= max(hidden) < MIN_HIDDEN:
         return False
     larger = inputs > _FEW_INPUTS or outputs > _FEW_OUTPUTS
-    hopper = torch.cuda.get_device_capability(device) == HOPPER
-    return hopper and (len(hidden) == MOST_HIDDEN_LAYERS or (larger and len(hidden) > 2))
+    layers = len(hidden)
+    return capability == HOPPER and (layers == MOST_HIDDEN_LAYERS or (larger and layers > 2))
 
 
 def plans_of(size: int, width: int, capability: Capability) -> Plans:
@@ -252,7 +252,7 @@ def _slice_edges(
 class _Sums(NamedTuple):
     """Where the gradients begin among the sums, each weight before its bias, and the end.
 
-    ends: of the first and the last layer; between: of the others.
+    ends: of the first layer, as in `tile_mlp.first_sums`, and of the last; between: of the others.
     """
 
     ends: list[int]
@@ -264,7 +264,8 @@ class _Sums(NamedTuple):
         between = [0]
         for size in sizes[1:-1]:
             between.append(between[-1] + size)
-        return _Sums([0, sizes[0], sizes[0] + sizes[-1]], between)
+        first = widths[1] * pad_width(widths[0] + 1)
+        return _Sums([0, first, first + sizes[-1]], between)
 
 
 class WideMLP(ABC):
@@ -356,7 +357,10 @@ class WideMLP(ABC):
                 total = between[self.places.between[at - 1] : self.places.between[at]]
             else:
                 total = ends[self.places.ends[min(at, 1)] : self.places.ends[min(at, 1) + 1]]
-            pair = total[: above * below].view(above, below), total[above * below :]
+            if at:
+                pair = total[: above * below].view(above, below), total[above * below :]
+            else:
+                pair = first_sums(total, below)
             for one in pair if self._has_bias else pair[:1]:
                 if number in into:
                     own.append(into[number])

@@ -143,7 +143,8 @@ def backward(
 ):
     """Add the gradients of all layers to `sums`; gradient: (count, outputs), that of the outputs.
 
-    sums: (programs, NET.places[-1]), each weight followed by its bias, from the first layer to the last.
+    sums: (programs, NET.places[-1]), from the first layer to the last each weight followed by its bias; the
+    first with padded columns, of which one is its bias.
     round_tiles: the tiles of a round, of all programs together. buffer: a tile of hidden values for each tile
     of a round, and if NET.stored for each hidden layer but the first. packed, factors: those of `pack` if
     NET.columns, else not read. WANT_INPUTS: write the gradient of the inputs to of_inputs, which may be the
@@ -381,11 +382,9 @@ def _visit(
                 sum_bias = tl.sum(sum_bias, axis=1) * 0.0625  # the same sum in all 16 columns
             add_to(to + WIDE * BELOW + h, sum_bias, h < WIDE)
     if BOTTOM:
-        # The column of ones is the bias, which follows the weight.
-        IN: tl.constexpr = NET.inputs
-        FIRST: tl.constexpr = NET.widths[0]
-        k = tl.arange(0, NET.inputs_padded)[None, :]
-        to = own + tl.where(k < IN, h[:, None] * IN + k, FIRST * IN + h[:, None])
-        add_to(to, sum_in, (h < FIRST)[:, None] & (k < IN + NET.bias))
+        # With the padded columns, of which that of ones is the bias.
+        KIN: tl.constexpr = NET.inputs_padded
+        k = tl.arange(0, KIN)[None, :]
+        add_to(own + h[:, None] * KIN + k, sum_in, (h < NET.widths[0])[:, None] & (k < KIN))
     if TOP:
         add_last(own, sum_out, sum_g, NET)

@@ -113,8 +113,6 @@ NETWORKS: dict[str, dict[tuple[int, int, int, int], tuple[str, ...]]] = {
         (128, 2, 64, 64): ("GELU by tanh",),
         (128, 3, 16, 16): ("GELU", "ReLU", "SiLU"),
         (128, 3, 32, 16): ("GELU", "SiLU"),
-        (128, 4, 16, 16): ("GELU", "SiLU", "Tanh"),
-        (128, 4, 32, 16): ("ReLU",),
         (256, 1, 16, 16): ("GELU", "GELU by tanh", "ReLU", "SiLU", "Tanh"),
         (256, 1, 32, 16): ("GELU", "GELU by tanh", "ReLU", "SiLU", "Tanh"),
     },

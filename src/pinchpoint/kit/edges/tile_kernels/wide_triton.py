@@ -41,9 +41,8 @@ def load_first_rows(w_in, b_in, r, NET: tl.constexpr):
 
 @triton.jit
 def add_first(own, r, total, NET: tl.constexpr):
-    """Add rows r of the gradient of the first weight; the column of ones is the bias, which follows it."""
-    IN: tl.constexpr = NET.inputs
+    """Add rows r of the gradient of the first weight, whose columns are padded; that of ones is the bias."""
+    KIN: tl.constexpr = NET.inputs_padded
     D0: tl.constexpr = NET.widths[0]
-    k = tl.arange(0, NET.inputs_padded)[None, :]
-    to = own + tl.where(k < IN, r[:, None] * IN + k, D0 * IN + r[:, None])
-    add_to(to, total, (r < D0)[:, None] & (k < IN + NET.bias))
+    k = tl.arange(0, KIN)[None, :]
+    add_to(own + r[:, None] * KIN + k, total, (r < D0)[:, None] & (k < KIN))
