@@ -22,25 +22,27 @@ def test_inputs_are_gathered_from_points_of_any_dtype_and_width(
     torch.manual_seed(0)
     rows = torch.randint(0, Q - 5, (E,))  # the last ones have no edges
     edges = Edges.from_index(torch.stack([torch.randint(0, S, (E,)), rows]), queries=Q, sources=S)
-    for of_x, of_y, of_f in (
-        (torch.float32, torch.float32, torch.float32),
-        (torch.float16, torch.float32, torch.bfloat16),
-        (torch.float64, torch.float32, torch.float16),
+    for of_x, of_y, of_f, dtype in (
+        (torch.float32, torch.float32, torch.float32, torch.float32),
+        (torch.float16, torch.float32, torch.bfloat16, torch.float32),
+        (torch.float64, torch.float32, torch.float16, torch.float64),
+        (torch.float32, torch.float32, torch.float32, torch.float16),
     ):
         # Rows of different lengths, of which the first columns are taken.
         x, y = torch.randn(Q, dims + 1).to(of_x)[:, :dims], torch.randn(S, dims + 2).to(of_y)[:, :dims]
         f = torch.randn(S, channels + 3).to(of_f)[:, :channels] if channels else None
         parts = list(row_chunks(edges, 250, split_rows=True))
-        expected = [edge_ops.gather(x, y, f, part, relative=relative) for part in parts]
+        expected = [edge_ops.gather(x, y, f, part, dtype=dtype, relative=relative) for part in parts]
         with monkeypatch.context() as patch:
             device = triton_runs.use_kernels(patch, where)
             moved = Edges(edges.offsets.to(device), edges.sources.to(device), S)
             points = x.to(device), y.to(device), None if f is None else f.to(device)
             found = [
-                edge_ops.gather(*points, part, relative=relative)
+                edge_ops.gather(*points, part, dtype=dtype, relative=relative)
                 for part in row_chunks(moved, 250, split_rows=True)
             ]
         for own, right in zip(found, expected, strict=True):
+            assert own[0].dtype is dtype
             for value, same in zip(own, right, strict=True):
                 assert (value is None) == (same is None)
                 if value is not None and same is not None:

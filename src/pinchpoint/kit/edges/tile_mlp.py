@@ -91,17 +91,19 @@ _BACKWARD = {
 _FORWARD_LARGER = {
     (2, 64, 2): Plan(64, 4, 2, columns=True),
     (2, 64, 3): Plan(64, 4, 2, columns=True),
+    (2, 64, 4): Plan(64, 4, 2, columns=True),
     (2, 128, 2): Plan(64, 4, 1),
     (2, 128, 3): Plan(64, 4, 1),
 }
 _BACKWARD_LARGER = {
+    (2, 64, 4): Plan(64, 4, 1, columns=True),
     (2, 128, 1): Plan(32, 8, 1, columns=True),
     (2, 128, 2): Plan(32, 8, 1, columns=True, stored=True),
     (2, 128, 3): Plan(32, 8, 1, stored=True),
 }
 # The same on GPUs of other compute capabilities, if they differ. There, shared memory is smaller, and Triton
 # multiplies with other instructions, for which some operands are in it twice.
-_FORWARD_SMALLER = {(2, 64, 2): Plan(32, 2, 6), (2, 64, 3): Plan(32, 2, 6)}
+_FORWARD_SMALLER = {(2, 64, size): Plan(32, 2, 6) for size in (2, 3, 4)}
 _BACKWARD_SMALLER = {
     (1, 64, 0): Plan(32, 2, 4),
     (1, 64, 1): Plan(32, 2, 4),
@@ -110,11 +112,14 @@ _BACKWARD_SMALLER = {
     (2, 64, 1): Plan(32, 2, 4),
     (2, 64, 2): Plan(32, 2, 4),
     (1, 64, 3): Plan(32, 4, 2),
+    (1, 64, 4): Plan(32, 4, 2),
     (1, 128, 0): Plan(64, 8, 1, columns=True, stored=True),
     (1, 128, 1): Plan(64, 8, 1, columns=True, stored=True),
     (1, 128, 2): Plan(64, 8, 1, columns=True, stored=True),
     (1, 128, 3): Plan(32, 8, 1, columns=True, stored=True),
+    (1, 128, 4): Plan(32, 8, 1, columns=True, stored=True),
     (2, 64, 3): Plan(32, 2, 2, stored=True),
+    (2, 64, 4): Plan(32, 2, 2, stored=True),
     (2, 128, 0): Plan(16, 8, 1, columns=True, stored=True),
     (2, 128, 1): Plan(16, 8, 1, columns=True, stored=True),
     (2, 128, 3): Plan(16, 8, 1, stored=True),
@@ -414,11 +419,13 @@ def _size(widths: list[int]) -> int:
     """How large a network is.
 
     0: one tile of inputs and of outputs, at most three hidden layers; 1: two tiles of inputs; 2: four hidden
-    layers, or one with more inputs or outputs; 3: several hidden layers with more inputs or outputs.
+    layers, or one with more inputs or outputs; 3: two or three hidden layers with more inputs or outputs; 4:
+    four of them.
     """
+    four = len(widths) > 5
     if widths[0] >= 2 * MIN_TILE or widths[-1] > MIN_TILE:
-        return 3 if len(widths) > 3 else 2
-    return 2 if len(widths) > 5 else int(widths[0] >= MIN_TILE)
+        return 4 if four else 3 if len(widths) > 3 else 2
+    return 2 if four else int(widths[0] >= MIN_TILE)
 
 
 def _least_shared_bytes(widths: list[int], dtype: torch.dtype) -> int:

@@ -73,6 +73,8 @@ _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
 # larger buffers would leave room for few edges in a chunk.
 _SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
 _FEW_INPUTS, _FEW_OUTPUTS = 31, 16
+# With the sums of gradients they take no more than this.
+_MOST_FIXED_BYTES = 120 * MIB
 
 
 class Plans(NamedTuple):
@@ -106,7 +108,7 @@ _PLANS = {
         outputs=Plan(64, 256, 8),
         back_last=Plan(64, 128, 8),
         between=Plan(64, 64, 8, 2),
-        inputs=Plan(64, 256, 8),
+        inputs=Plan(64, 256, 8, 2),
     ),
     (4, 128): Plans(
         first=Plan(64, 128, 8),
@@ -114,7 +116,7 @@ _PLANS = {
         outputs=Plan(128, 128, 8),
         back_last=Plan(64, 128, 8),
         between=Plan(64, 64, 8, 2),
-        inputs=Plan(64, 128, 8),
+        inputs=Plan(64, 128, 8, 2),
     ),
 }
 # The same on GPUs of other compute capabilities, with less shared memory.
@@ -207,28 +209,28 @@ def fixed_bytes(
     hidden, size, programs = len(linear) - 1, dtype.itemsize, processors(device)
     widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
     width = _padded(widths)
-    buffers = _buffer_bytes(widths, edges, size, programs)
     sums = _Sums.of(widths)
     converted = size * sum(layer.weight.numel() for layer in linear[1:])
     if dtype is torch.float32:  # the weights between hidden layers, and the norms and bounds of all layers
         converted = 4 * ((hidden - 1) * width * width + 6 * len(linear))
     plan = plans_of(size, width, torch.cuda.get_device_capability(device)).between
     groups = _groups(programs, width, plan)
-    return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
+    sum_bytes = sums.bytes_of(programs, groups)
+    return _buffer_bytes(widths, edges, size, programs, sum_bytes) + converted + sum_bytes
 
 
-def _buffer_limit(widths: list[int], size: int) -> int:
+def _buffer_limit(widths: list[int], size: int, sum_bytes: int) -> int:
     """The most bytes that the hidden layers of a slice take. size: the bytes of a number."""
     few = widths[0] <= _FEW_INPUTS and widths[-1] <= _FEW_OUTPUTS
-    return (_BUFFER_BYTES if few else _SMALLER_BUFFER_BYTES)[size]
+    return min((_BUFFER_BYTES if few else _SMALLER_BUFFER_BYTES)[size], _MOST_FIXED_BYTES - sum_bytes)
 
 
-def _buffer_bytes(widths: list[int], edges: int | None, size: int, programs: int) -> int:
+def _buffer_bytes(widths: list[int], edges: int | None, size: int, programs: int, sum_bytes: int) -> int:
     """The bytes of the buffers of a network, for any number of edges or for some.
 
     size: the bytes of a number. They are those of backward, which forward does not exceed.
     """
-    hidden, width, limit_bytes = len(widths) - 2, _padded(widths), _buffer_limit(widths, size)
+    hidden, width, limit_bytes = len(widths) - 2, _padded(widths), _buffer_limit(widths, size, sum_bytes)
     layers = {hidden - (size == 2), hidden}  # in 16 bits without and with the gradient of the inputs
     most = max(one * _slice_edges(one, edges, size, width, programs, limit_bytes) for one in layers)
     return most * width * size
@@ -242,10 +244,9 @@ def _slice_edges(
     If there are several slices, every program has the same number of tiles in all but the last.
     """
     most = limit_bytes // (layers * width * size) // _MOST_TILE * _MOST_TILE
-    for unit in (programs * _MOST_TILE, programs * _PLANS[size, width].back_last.edges):
-        if most >= unit and unit % _MOST_TILE == 0:
-            most = most // unit * unit
-            break
+    unit = programs * max(_PLANS[size, width].first.edges, _PLANS[size, width].middle.edges)
+    if most >= unit and unit % _MOST_TILE == 0:
+        most = most // unit * unit
     return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
 
 
@@ -266,6 +267,10 @@ class _Sums(NamedTuple):
             between.append(between[-1] + size)
         first = widths[1] * pad_width(widths[0] + 1)
         return _Sums([0, first, first + sizes[-1]], between)
+
+    def bytes_of(self, programs: int, groups: int) -> int:
+        """Those of all programs and groups."""
+        return 4 * (programs * self.ends[-1] + groups * self.between[-1])
 
 
 class WideMLP(ABC):
@@ -339,7 +344,8 @@ class WideMLP(ABC):
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
         layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
-        step = self._slice(layers, edges, _buffer_limit(self.widths, self._size))
+        sum_bytes = self.places.bytes_of(self.programs, self.groups)
+        step = self._slice(layers, edges, _buffer_limit(self.widths, self._size, sum_bytes))
         steps = self._backward_steps(inputs, gradient, self._views(layers, step), of_inputs, values)
         _run(steps, edges, step)
         return of_inputs, values
@@ -371,7 +377,8 @@ class WideMLP(ABC):
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        size = _buffer_bytes(self.widths, edges, self._size, self.programs)
+        sum_bytes = self.places.bytes_of(self.programs, self.groups)
+        size = _buffer_bytes(self.widths, edges, self._size, self.programs, sum_bytes)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))

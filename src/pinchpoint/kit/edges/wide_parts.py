@@ -93,6 +93,7 @@ class WideParts(wide_mlp.WideMLP):
         if values is not None:
             steps.append(_copy_to(values, outputs))  # which may replace the gradient
         plan = self.plans.between
+        narrow = self.net(plan).inputs_padded <= 2 * wide_mlp.TILE
         for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
             both = inputs, below, _parts_of(below), self.sums[1], self.sums[0]
@@ -106,16 +107,16 @@ class WideParts(wide_mlp.WideMLP):
                 self.places.ends[-1],
                 plan.columns,
                 layer > 1 or of_inputs is not None,
-                # More inputs than one tile leave no room for a second tile of dz in shared memory.
-                plan.stages if layer > 1 or self.net(plan).inputs_padded == wide_mlp.TILE else 1,
+                # Of 256 columns, more inputs than two tiles leave no room for a second tile of dz.
+                plan.stages if layer > 1 or self.width < 256 or narrow else 1,
                 plan.turned,
                 programs=self.group_programs(plan),
             )
             steps.append(step)
         if of_inputs is not None:
             tensors = inputs, _parts_of(spare), of_inputs, self.sums[0], self.weights[0][0], *known
-            ends = self.places.ends[-1]
-            steps.append(self.step(kernels.first_gradient, tensors, self.plans.inputs, ends))
+            plan, ends = self.plans.inputs, self.places.ends[-1]
+            steps.append(self.step(kernels.first_gradient, tensors, plan, ends, plan.stages))
         return steps
 
     def _first(self, inputs: Tensor, after: Tensor) -> wide_mlp.Step:

@@ -157,9 +157,10 @@ def back_between(
     above: dz of the upper layer in parts. z of the lower one is in `before`, or is computed from the inputs
     if it is the first. planes: where its dz goes if STORE, which may be the memory of `before`. Without
     STORE, the gradient of the first layer's weight is added to `ends`, each program its block of rows.
-    sums: (groups of programs, TOTAL); those of this weight begin at AT, and those of its bias follow.
-    ends: (programs, TOTAL_ENDS). TURNED: the sums are those of the transposed gradients. Before Hopper,
-    Triton divides all products among warps in the same way, so that each would hold all of dz without it.
+    sums: (groups of programs, TOTAL); those of this weight begin at AT, and those of its bias follow, of
+    which each program has its block, too. ends: (programs, TOTAL_ENDS). TURNED: the sums are those of the
+    transposed gradients. Before Hopper, Triton divides all products among warps in the same way, so that each
+    would hold all of dz without it.
     """
     H: tl.constexpr = NET.hidden_padded
     EDGES: tl.constexpr = NET.edges
@@ -177,14 +178,12 @@ def back_between(
     factor_z = factor * tl.load(norms + 4 * LAYER + 3)
     if TURNED:
         total = tl.zeros((NB, H), tl.float32)
-        of_bias = tl.zeros((16, H), tl.float32)
-        ones = tl.full((16, EDGES), 1.0, tl.float16)
     else:
         total = tl.zeros((H, NB), tl.float32)
-        of_bias = tl.zeros((H, 16), tl.float32)
-        ones = tl.full((EDGES, 16), 1.0, tl.float16)
+    of_bias = tl.zeros((EDGES, NB), tl.float32)
     first = tl.program_id(0) // BLOCKS
     tiles, step = tl.cdiv(count, EDGES), programs // BLOCKS
+    mine = load_ahead(above, edges_of(first, NET), n, first < tiles, H)
     largest = tl.zeros((EDGES, NB), tl.float32)
     # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
     if FIRST:
@@ -212,17 +211,14 @@ def back_between(
             product = tl.dot(turned[0], d[1], product)
             product = tl.dot(turned[0], d[0], product)
             total += product * (factor * factor_a)
-            row = tl.dot(ones, d[1])
-            of_bias += tl.dot(ones, d[0], row) * factor
         else:
             turned = tl.trans(d[0]), tl.trans(d[1])
             product = tl.dot(turned[0], a_low)
             product = tl.dot(turned[1], a_high, product)
             product = tl.dot(turned[0], a_high, product)
             total += product * (factor * factor_a)
-            # The sum over the edges as a product: the same in all 16 columns.
-            column = tl.dot(turned[1], ones)
-            of_bias += tl.dot(turned[0], ones, column) * factor
+        of_bias += mine[0].to(tl.float32) + mine[1].to(tl.float32)
+        mine = load_ahead(above, edges_of(tile + step, NET), n, tile + step < tiles, H)
         dz = multiply(d, block, factor_z) * slope
         if FIRST:
             z = first_values(inputs, lower, tile + step, begin, count, NET)
@@ -237,14 +233,11 @@ def back_between(
     if not FIRST:
         raise_bound(bounds + 2 * LAYER + 1, largest)
     own = sums + first.to(tl.int64) * TOTAL + AT
-    # Of the programs with one block each, the first has the sum for the bias.
-    is_first = tl.program_id(0) % BLOCKS == 0
     if TURNED:
         add_to(own + k[None, :] * BELOW + n[:, None], total, (k < WIDE)[None, :] & (n < BELOW)[:, None])
-        add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=0) * 0.0625, (k < WIDE) & is_first)
     else:
         add_to(own + k[:, None] * BELOW + n[None, :], total, (k < WIDE)[:, None] & (n < BELOW)[None, :])
-        add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
+    add_to(own + WIDE * BELOW + n, tl.sum(of_bias, axis=0) * factor, n < WIDE)
     if not STORE:
         last_tile = first + tl.maximum(tl.cdiv(tiles - first, step) - 1, 0) * step
         sum_in = _add_first_rows(inputs, last_tile, e_high, e_low, factor_dz, sum_in, begin, count, NET)
@@ -266,6 +259,7 @@ def first_gradient(
     programs,
     NET: tl.constexpr,
     TOTAL: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The gradients of the first layer from dz of the first hidden layer, `above`, and of the inputs.
 
@@ -280,21 +274,16 @@ def first_gradient(
     _, factor = scale_of_slopes(norms, bounds, 0, NET)
     EDGES: tl.constexpr = NET.edges
     total = tl.zeros((H, KIN), tl.float32)
-    first, tiles = tl.program_id(0), tl.cdiv(count, EDGES)
-    v = load_inputs(inputs, edges_of(first, NET) + begin, begin + count, NET)
-    high, low = load_ahead(above, edges_of(first, NET), h, first < tiles, H)
-    for tile in range(first, tiles, programs):
-        edge, next_edge = edges_of(tile, NET), edges_of(tile + programs, NET)
-        # Loaded while this tile is multiplied.
-        next_v = load_inputs(inputs, next_edge + begin, begin + count, NET)
-        next_high, next_low = load_ahead(above, next_edge, h, tile + programs < tiles, H)
-        x = split(v, NET)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(count, EDGES), programs, num_stages=STAGES):
+        edge = edges_of(tile, NET)
+        # It looks for the largest input, and so waits until all threads have read the inputs, which their
+        # gradient may replace.
+        x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+        high, low = load_parts(above, edge, h, H)
         d = high, low, factor
         total = add_product(flip(d, NET), x, total, NET)
         back = add_product(d, weight, tl.zeros((EDGES, KIN), tl.float32), NET)
-        tl.debug_barrier()  # all threads have read the inputs, which their gradient may replace
         to = of_inputs + (edge + begin)[:, None] * IN + k[None, :]
         mask = (edge < count)[:, None] & (k < IN)[None, :]
         tl.store(to, back.to(of_inputs.dtype.element_ty), mask=mask)
-        v, high, low = next_v, next_high, next_low
     add_first(sums + tl.program_id(0).to(tl.int64) * TOTAL, h, total, NET)

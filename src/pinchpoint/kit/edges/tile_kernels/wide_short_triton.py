@@ -217,12 +217,17 @@ def _first_tile(inputs, lower, tile, begin, count, NB: tl.constexpr, NET: tl.con
 
 
 @triton.jit
-def _next_tile(before, tile, tiles, n, NET: tl.constexpr):
-    """A block of activations and slopes of a tile from z; of zeros if there is no such tile."""
+def _load_columns(values, tile, tiles, n, NET: tl.constexpr):
+    """Columns n of a hidden layer of a tile; zeros if there is no such tile."""
     H: tl.constexpr = NET.hidden_padded
     edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
-    z = tl.load(before + edge[:, None] * H + n[None, :], mask=tile < tiles, other=0.0)
-    return _activation_16_bits(z, NET)
+    return tl.load(values + edge[:, None] * H + n[None, :], mask=tile < tiles, other=0.0)
+
+
+@triton.jit
+def _next_tile(before, tile, tiles, n, NET: tl.constexpr):
+    """A block of activations and slopes of a tile from z; of zeros if there is no such tile."""
+    return _activation_16_bits(_load_columns(before, tile, tiles, n, NET), NET)
 
 
 @Launcher
@@ -253,7 +258,8 @@ def back_between(
     above: dz of the upper layer. z of the lower one is in `before`, or is computed from the inputs if it is
     the first. STORE: dz of the lower layer goes to `before`. If not, the gradient of the first layer's weight
     is added to `ends`, each program its block of rows. sums: (groups of programs, TOTAL); those of this
-    weight begin at AT, and those of its bias follow. ends: (programs, TOTAL_ENDS).
+    weight begin at AT, and those of its bias follow, of which each program has its block, too. ends:
+    (programs, TOTAL_ENDS).
     """
     H: tl.constexpr = NET.hidden_padded
     EDGES: tl.constexpr = NET.edges
@@ -266,10 +272,10 @@ def back_between(
     k = tl.arange(0, H)
     block = _load_block(weight, k, n, WIDE, BELOW)
     total = tl.zeros((H, NB), tl.float32)
-    of_bias = tl.zeros((H, 16), tl.float32)
-    ones = to_16_bits(tl.full((EDGES, 16), 1.0, tl.float32), NET)
+    of_bias = tl.zeros((EDGES, NB), tl.float32)
     first = tl.program_id(0) // BLOCKS
     tiles, step = tl.cdiv(count, EDGES), programs // BLOCKS
+    mine = _load_columns(above, first, tiles, n, NET)
     # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
     if FIRST:
         lower = load_first_rows(w_in, b_in, n, NET)
@@ -288,8 +294,8 @@ def back_between(
             x = _inputs(inputs, tl.maximum(tile - step, first), begin, count, NET)
             sum_in = tl.dot(tl.trans(x[0]), dz_before, sum_in)
         total = add_outer(d, (value,), total, NET)
-        # The sum over the edges as a product: the same in all 16 columns.
-        of_bias = tl.dot(tl.trans(d[0]), ones, of_bias)
+        of_bias += mine.to(tl.float32)
+        mine = _load_columns(above, tile + step, tiles, n, NET)
         dz = to_16_bits(back_layer(block, d, NB, NET) * slope.to(tl.float32), NET)
         if FIRST:
             value, slope = _first_tile(inputs, lower, tile + step, begin, count, NB, NET)
@@ -301,9 +307,7 @@ def back_between(
             dz_before = dz
     own = sums + first.to(tl.int64) * TOTAL + AT
     add_to(own + k[:, None] * BELOW + n[None, :], total, (k < WIDE)[:, None] & (n < BELOW)[None, :])
-    # Of the programs with one block each, the first has the sum for the bias.
-    is_first = tl.program_id(0) % BLOCKS == 0
-    add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
+    add_to(own + WIDE * BELOW + n, tl.sum(of_bias, axis=0), n < WIDE)
     if not STORE:
         last_tile = first + tl.maximum(tl.cdiv(tiles - first, step) - 1, 0) * step
         x = _inputs(inputs, last_tile, begin, count, NET)
