@@ -94,6 +94,14 @@ def more_cases() -> list[Case]:
         Case("256,256", "SiLU", "nonlinear", channels=48),
         Case("16,16", "tanh", "nonlinear", channels=48),
         Case("128,128,128,128", channels=64),
+        Case("64,64,64", "SiLU", "nonlinear", channels=48),
+        Case("64,64,64,64", "SiLU", "nonlinear", channels=48),
+        Case("128,128,128", "SiLU", "nonlinear"),
+        Case("128,128,128", "SiLU", "nonlinear", channels=48),
+        Case("128,128,128,128", "SiLU", "nonlinear", channels=48),
+        Case("256,256,256", "SiLU", "nonlinear", channels=48),
+        Case("256,256,256,256", "SiLU", "nonlinear", channels=48),
+        Case("256,256,256,256", channels=64),
     ]
 
 

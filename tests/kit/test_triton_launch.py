@@ -57,6 +57,20 @@ def test_a_second_launch_of_a_kind_goes_to_what_was_compiled_with_its_own_number
     assert kernel.direct == [((3, 1, 1), x.data_ptr(), 7, 0.25, 16)]
 
 
+def test_a_bound_launch_takes_the_other_tensors_and_numbers_and_compiles_once() -> None:
+    launcher = Launcher(kernel := Kernel())
+    x, y, z = (torch.zeros(8) for _ in range(3))
+    launch = launcher.bind((x, None), 16)
+    launch(2, [y], 5, 7)
+    launch(3, [z], 6, 8)
+    assert len(kernel.compiled) == 1 and kernel.compiled[0] == (x, y, 5, 7, 16)
+    assert kernel.direct == [((3, 1, 1), x.data_ptr(), z.data_ptr(), 6, 8, 16)]
+    launcher.bind((None, z), 16)(1, [x], 1, 2)  # known already
+    launch(1, [y[1:]], 1, 2)  # not aligned
+    launch(1, [y], 1, 2**31)
+    assert len(kernel.direct) == 2 and len(kernel.compiled) == 3
+
+
 def test_other_types_constants_and_warps_are_compiled_apart() -> None:
     launch = Launcher(kernel := Kernel())
     x = torch.zeros(8)

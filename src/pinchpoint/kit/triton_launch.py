@@ -54,25 +54,32 @@ class Launcher:
             self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
 
     def bind(
-        self, tensors: tuple[Tensor, ...], *constants: Any, warps: int = 4, stages: int = 3
+        self, tensors: tuple[Tensor | None, ...], *constants: Any, warps: int = 4, stages: int = 3
     ) -> Callable[..., None]:
-        """A function of the number of programs and the numbers, for many launches with the same tensors.
+        """A function that launches the kernel, in less time than by looking at all arguments again.
 
-        It takes whole numbers, and less time than a launch that looks at its arguments.
+        Its arguments are the number of programs, the tensors that take the places of None, always of the same
+        dtypes, and whole numbers.
         """
-        addresses = [one.data_ptr() for one in tensors]
+        addresses = [0 if one is None else one.data_ptr() for one in tensors]
+        places = [at for at, one in enumerate(tensors) if one is None]
         aligned = not reduce(or_, addresses) % _ALIGNED
         ready: Launch | None = None
 
-        def launch(programs: int, *numbers: int) -> None:
+        def launch(programs: int, others: tuple[Tensor, ...], *numbers: int) -> None:
             nonlocal ready
             small = aligned and max(numbers) < _LARGE
-            if ready is None and small:
-                ready = self._compiled.get(_key(tensors, numbers, constants, warps, stages))
-            if ready is not None and small:
-                ready(programs, (*addresses, *numbers, *constants))
+            for at, one in zip(places, others, strict=True):
+                addresses[at] = own = one.data_ptr()
+                small = small and not own % _ALIGNED
+            if ready is None or not small:
+                rest = iter(others)
+                every = tuple(next(rest) if one is None else one for one in tensors)
+                self(programs, every, numbers, *constants, warps=warps, stages=stages)
+                if small:
+                    ready = self._compiled.get(_key(every, numbers, constants, warps, stages))
             else:
-                self(programs, tensors, numbers, *constants, warps=warps, stages=stages)
+                ready(programs, (*addresses, *numbers, *constants))
 
         return launch
 

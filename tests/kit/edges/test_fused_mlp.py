@@ -173,7 +173,7 @@ def test_on_a_gpu_flat_runs_as_one_kernel_or_says_why_not(monkeypatch: pytest.Mo
     path = flat_path(nn.Sequential(*four(6, 300, 16)), like=points)
     assert str(path) == (
         "layer by layer, which may be slower than eager. "
-        "The widest hidden layer has 300 columns, not 129 to 256."
+        "The widest hidden layer has 300 columns, not 65 to 256."
     )
 
 

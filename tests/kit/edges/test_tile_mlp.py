@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import Edges, edge_transform, flat_path
-from pinchpoint.kit.edges import edge_mlp, first_use, mlp_support, tile_mlp
+from pinchpoint.kit.edges import edge_mlp, first_use, mlp_support, tile_mlp, wide_mlp
 from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk
 from pinchpoint.kit.edges.tile_kernels import tested
 
@@ -257,8 +257,10 @@ def test_what_was_compared_with_float64_on_a_card_is_known() -> None:
     for widths, act in COMPARED:
         parts = list(mlp_truth.network(widths, act))
         for dtype in DTYPES.values():
-            assert tile_mlp.refusal(parts, dtype, CUDA) is None
-            assert mlp_support.is_compared(parts, dtype, CUDA)
+            reason, wide = edge_mlp.choose_kernels(parts, dtype, CUDA)
+            assert reason is None
+            assert wide is (dtype is torch.float32 and len(widths) == 6 and max(widths) > 64)
+            assert (wide_mlp if wide else mlp_support).is_compared(parts, dtype, CUDA)
     headline = list(mlp_truth.network((6, 128, 128, 128, 16)))
     assert mlp_support.is_compared(headline, torch.float16, CUDA)
     assert not mlp_support.is_compared(list(mlp_truth.network((22, 128, 128, 128, 16))), torch.float16, CUDA)
@@ -269,11 +271,11 @@ def test_rounds_have_about_the_same_length_and_fit_the_buffer() -> None:
     for widths, dtype in (
         ((6, 128, 128, 128, 16), torch.bfloat16),
         ((6, 128, 128, 128, 128, 16), torch.float32),
-        ((63, 128, 128, 128, 128, 64), torch.float32),
+        ((63, 128, 128, 128, 64), torch.float32),
     ):
         network = tile_mlp.TileMLP(list(mlp_truth.network(widths)), dtype, torch.zeros(0, widths[0]))
         plan, programs = network._launches.backward, network._launches.backward_programs
-        layers = 3 if plan.stored else 1
+        layers = len(widths) - 3 if plan.stored else 1
         assert plan.stored is (dtype is torch.float32)
         for tiles in (1, programs, 17 * programs + 1, 40_000):
             tiles_in_round = network._round_tiles(tiles)
@@ -303,17 +305,19 @@ def test_the_results_replace_the_inputs_and_the_gradient_of_the_same_dtype(
 def test_the_sums_of_all_programs_are_added_to_the_gradients_that_are_wanted(bias: bool) -> None:
     mlp = mlp_truth.network((3, 20, 30, 5), bias=bias)
     network = tile_mlp.TileMLP(list(mlp), torch.float32, torch.zeros(0, 3))
-    # A weight and a bias for each layer: 60 + 20, 600 + 30, 150 + 5; places of missing biases are not used.
-    places = [slice(0, 60), slice(60, 80), slice(80, 680), slice(680, 710), slice(710, 860), slice(860, 865)]
-    network._sums = torch.arange(2 * 865, dtype=torch.float32).view(2, 865)
+    # Of the first layer 20 rows of 16 numbers, three of the weight and one of the bias; then a weight and a
+    # bias for each: 600 + 30, 150 + 5. Places of missing biases are not used.
+    network._sums = torch.arange(2 * 1105, dtype=torch.float32).view(2, 1105)
     totals = network._sums.sum(0)
+    first = totals[:320].view(20, 16)
+    places = [first[:, :3], first[:, 3], *totals[320:].split([600, 30, 150, 5])]
     wanted = {at: torch.ones_like(one) for at, one in enumerate(mlp.parameters()) if at != 1}
     network.finish(wanted)
     for at, gradient in wanted.items():
-        expected = totals[places[at if bias else 2 * at]].view(gradient.shape) + 1
+        expected = places[at if bias else 2 * at].reshape(gradient.shape) + 1
         assert torch.equal(gradient, expected)
     network.finish(wanted)  # nothing is added twice
-    assert torch.equal(wanted[0], totals[places[0]].view(20, 3) + 1)
+    assert torch.equal(wanted[0], places[0] + 1)
 
 
 def test_a_network_that_was_slower_than_eager_says_so(monkeypatch: pytest.MonkeyPatch, hopper: None) -> None:
@@ -347,7 +351,7 @@ def test_weights_that_do_not_fit_shared_memory_together_are_visited_one_by_one()
         assert plan(*widths) == (32, True, False)
     for widths in ((33, 70, 16), (6, 70, 17), (63, 128, 64)):  # nothing to visit between one layer and itself
         assert plan(*widths) == (32, False, True)
-    assert plan(63, 64, 64, 64, 64, 64) == (32, False, False)
+    assert plan(63, 64, 64, 64, 64, 64) == (64, False, True)
 
 
 @pytest.mark.usefixtures("hopper")
@@ -359,6 +363,9 @@ def test_a_network_whose_weights_exceed_shared_memory_is_refused_before_a_launch
     for fits in ([6, 128, 128, 128, 128, 16], [63, 128, 128, 128, 64], [63, 64, 64, 64, 64, 64], [3, 16, 1]):
         assert tile_mlp.misfit(fits, torch.float32) is None
     path = flat_path(mlp_truth.network(tuple(large), nn.Tanh, bias=False), like=torch.zeros(0, 63))
+    assert path.wide and str(path).startswith("as a few kernels")
+    with mlp_truth.products("tf32"):
+        path = flat_path(mlp_truth.network(tuple(large), nn.Tanh, bias=False), like=torch.zeros(0, 63))
     assert str(path) == f"layer by layer, which may be slower than eager. {reason}"
 
 
@@ -400,7 +407,7 @@ def test_other_gpus_run_what_fits_their_shared_memory_and_do_not_know_its_time(
 @pytest.mark.usefixtures("hopper")
 def test_a_chunk_counts_the_buffers_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     mlp, like = mlp_truth.network((6, 128, 128, 128, 16)), torch.zeros(4, 6)
-    sums = 132 * 4 * sum(p.numel() for p in mlp.parameters())
+    sums = 132 * 4 * (128 * 16 + 2 * 128 * 129 + 16 * 129)  # the first layer with padded inputs
     with torch.autocast("cpu", torch.bfloat16):
         # By hand: 16 tiles of 64 edges; dz of one hidden layer, or on other GPUs z of two.
         for capability, layers in (((9, 0), 1), ((8, 0), 2), ((8, 6), 2), ((8, 9), 2)):
@@ -443,22 +450,22 @@ def test_a_chunk_counts_the_buffers_that_do_not_depend_on_it(monkeypatch: pytest
     mlp, points, f = mlp_truth.network((6, 128, 128, 128, 16)), torch.zeros(4, 3), torch.zeros(4, 16)
     with torch.autocast("cpu", torch.bfloat16):
         fixed = edge_mlp.fixed_bytes(flat_path(mlp, like=points), like=points)
-        assert fixed == 32 * MIB + 132 * 4 * sum(p.numel() for p in mlp.parameters())
+        assert fixed == 32 * MIB + 132 * 4 * (128 * 16 + 2 * 128 * 129 + 16 * 129)
         # The row, 16 outputs in bf16, and what sorts the sources; six inputs take less than that.
         assert auto_chunk(mlp, points, points, f, moves=False) == (TILE_CHUNK_BYTES - fixed) // 68
         # For a maximum, the values of the forward pass stay beside the gradient of the kernel.
         assert auto_chunk(mlp, points, points, f, moves=False, weights="max") == (
             (TILE_CHUNK_BYTES - fixed) // (68 + 32)
         )
-        # The gradient of the inputs stays until the sources are sorted.
-        assert auto_chunk(mlp, points, points, f) == (TILE_CHUNK_BYTES - fixed) // 92
+        # The gradient of the inputs, in bf16 too, stays until the sources are sorted.
+        assert auto_chunk(mlp, points, points, f) == (TILE_CHUNK_BYTES - fixed) // 80
         # A softmax has a weight, its gradient and a vector per edge, and its network has sums of its own.
         score = mlp_truth.network((3, 16, 1))
         more = fixed + edge_mlp.fixed_bytes(flat_path(score, like=points), like=points)
         assert more > fixed
-        for moves, per_edge in ((False, 68 + 8 + 12), (True, 92 + 8 + 4 * 12)):
+        for moves, per_edge in ((False, 68 + 8 + 12), (True, 80 + 8 + 4 * 12)):
             chunk = auto_chunk(mlp, points, points, f, attention=score, weights="attention", moves=moves)
             assert chunk == (TILE_CHUNK_BYTES - more) // per_edge
-        # If nothing were overwritten: six inputs in float32, the row, 16 outputs and their gradient.
+        # If nothing were overwritten: six inputs, the row, 16 outputs and their gradient.
         monkeypatch.setattr(tile_mlp, "OVERWRITES", False)
-        assert auto_chunk(mlp, points, points, f, moves=False) == (TILE_CHUNK_BYTES - fixed) // 92
+        assert auto_chunk(mlp, points, points, f, moves=False) == (TILE_CHUNK_BYTES - fixed) // 80

@@ -86,20 +86,23 @@ _BACKWARD = {
     (2, 256): Plan(32, 8, 1, columns=True),
 }
 # The same for networks whose weights do not fit into shared memory together, by their size (`_size`) too.
-# With many inputs or outputs, edges are rows in backward: as columns, the ptxas of Triton 3.6 loads the
-# address of an operand from local memory before it stores it, which is right only after the same kernel ran.
+# With 128 columns and many inputs or outputs, edges are rows in backward: as columns, the ptxas of Triton 3.6
+# loads the address of an operand from local memory before it stores it, which is right only after the same
+# kernel ran; and so with 64 columns in tiles of 32 edges.
 _FORWARD_LARGER = {
     (2, 64, 2): Plan(64, 4, 2, columns=True),
     (2, 64, 3): Plan(64, 4, 2, columns=True),
     (2, 64, 4): Plan(64, 4, 2, columns=True),
     (2, 128, 2): Plan(64, 4, 1),
     (2, 128, 3): Plan(64, 4, 1),
+    (2, 128, 4): Plan(64, 4, 1),
 }
 _BACKWARD_LARGER = {
     (2, 64, 4): Plan(64, 4, 1, columns=True),
     (2, 128, 1): Plan(32, 8, 1, columns=True),
     (2, 128, 2): Plan(32, 8, 1, columns=True, stored=True),
     (2, 128, 3): Plan(32, 8, 1, stored=True),
+    (2, 128, 4): Plan(32, 8, 1, stored=True),
 }
 # The same on GPUs of other compute capabilities, if they differ. There, shared memory is smaller, and Triton
 # multiplies with other instructions, for which some operands are in it twice.
@@ -123,6 +126,7 @@ _BACKWARD_SMALLER = {
     (2, 128, 0): Plan(16, 8, 1, columns=True, stored=True),
     (2, 128, 1): Plan(16, 8, 1, columns=True, stored=True),
     (2, 128, 3): Plan(16, 8, 1, stored=True),
+    (2, 128, 4): Plan(16, 8, 1, stored=True),
     (2, 256, 0): Plan(16, 8, 1, columns=True),
     (2, 256, 1): Plan(16, 8, 1, columns=True),
 }
@@ -419,13 +423,12 @@ def _size(widths: list[int]) -> int:
     """How large a network is.
 
     0: one tile of inputs and of outputs, at most three hidden layers; 1: two tiles of inputs; 2: four hidden
-    layers, or one with more inputs or outputs; 3: two or three hidden layers with more inputs or outputs; 4:
-    four of them.
+    layers, or one with more inputs or outputs; 3: two with more inputs or outputs; 4: three or four of them.
     """
-    four = len(widths) > 5
+    hidden = len(widths) - 2
     if widths[0] >= 2 * MIN_TILE or widths[-1] > MIN_TILE:
-        return 4 if four else 3 if len(widths) > 3 else 2
-    return 2 if four else int(widths[0] >= MIN_TILE)
+        return min(hidden + 1, 4)
+    return 2 if hidden > 3 else int(widths[0] >= MIN_TILE)
 
 
 def _least_shared_bytes(widths: list[int], dtype: torch.dtype) -> int:

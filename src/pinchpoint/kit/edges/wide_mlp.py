@@ -37,6 +37,7 @@ from pinchpoint.kit.edges.mlp_support import (
     was_tested_on,
 )
 from pinchpoint.kit.edges.tile_mlp import Gradients, Net, first_sums
+from pinchpoint.kit.edges.wide_plans import PLANS, Plan, plans_of
 from pinchpoint.kit.triton_launch import Launcher
 
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp` except in float32; single hidden layers always are
@@ -50,20 +51,17 @@ _MOST_TILE = 128  # edges: slices are multiples of it
 _FAST = True  # whether 16-bit kernels use instructions that Triton's interpreter lacks
 
 
-Step = Callable[[int, int], None]  # of where a slice begins, and of its edges
+class Chunk(NamedTuple):
+    """The tensors of a chunk: those of forward are the first two, (e, inputs) and (e, outputs)."""
+
+    inputs: Tensor
+    out: Tensor | None = None
+    gradient: Tensor | None = None
+    of_inputs: Tensor | None = None
+    values: Tensor | None = None
 
 
-class Plan(NamedTuple):
-    """How a kernel is launched: edges in a tile, columns of a block, warps, tiles on the chip.
-
-    turned: sums of gradients are transposed.
-    """
-
-    edges: int
-    columns: int
-    warps: int
-    stages: int = 1
-    turned: bool = False
+Step = Callable[[Chunk, int, int], None]  # of a chunk, where a slice begins, and its edges
 
 
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
@@ -72,73 +70,10 @@ _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
 # The same for networks with more inputs or outputs than these. Each of their edges takes many bytes, so that
 # larger buffers would leave room for few edges in a chunk.
 _SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
+_TWO_LAYERS_BYTES = 50 * MIB  # of two hidden layers, whose slices are long enough
 _FEW_INPUTS, _FEW_OUTPUTS = 31, 16
 # With the sums of gradients they take no more than this.
 _MOST_FIXED_BYTES = 120 * MIB
-
-
-class Plans(NamedTuple):
-    """Those of all kernels. In 16 bits, the first has the layer above it, too.
-
-    pair: in 16 bits, the outputs' has the layer below it, too.
-    """
-
-    first: Plan
-    middle: Plan
-    outputs: Plan
-    back_last: Plan
-    between: Plan
-    inputs: Plan  # the gradient of the inputs
-    pair: bool = True
-
-
-# By the bytes of a number and the padded width of the hidden layers.
-_PLANS = {
-    (2, 256): Plans(
-        first=Plan(128, 256, 8),
-        middle=Plan(128, 256, 16),
-        outputs=Plan(128, 256, 8),
-        back_last=Plan(64, 256, 16),
-        between=Plan(64, 64, 8, 3),
-        inputs=Plan(64, 256, 8),
-    ),
-    (4, 256): Plans(
-        first=Plan(64, 256, 8),
-        middle=Plan(64, 128, 8),
-        outputs=Plan(64, 256, 8),
-        back_last=Plan(64, 128, 8),
-        between=Plan(64, 64, 8, 2),
-        inputs=Plan(64, 256, 8, 2),
-    ),
-    (4, 128): Plans(
-        first=Plan(64, 128, 8),
-        middle=Plan(64, 128, 8),
-        outputs=Plan(128, 128, 8),
-        back_last=Plan(64, 128, 8),
-        between=Plan(64, 64, 8, 2),
-        inputs=Plan(64, 128, 8, 2),
-    ),
-}
-# The same on GPUs of other compute capabilities, with less shared memory.
-_SMALLER_PLANS = {
-    (2, 256): Plans(
-        first=Plan(32, 256, 8),
-        middle=Plan(32, 256, 8),
-        outputs=Plan(32, 256, 8),
-        back_last=Plan(32, 256, 8),
-        between=Plan(32, 64, 8, 3),
-        inputs=Plan(32, 256, 8),
-        pair=False,  # its kernel would need more registers than there are
-    ),
-    (4, 256): Plans(
-        first=Plan(32, 256, 8),
-        middle=Plan(32, 64, 8),
-        outputs=Plan(32, 256, 8),
-        back_last=Plan(32, 128, 8),
-        between=Plan(16, 64, 8, turned=True),
-        inputs=Plan(16, 256, 8),
-    ),
-}
 
 
 def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str | None:
@@ -188,11 +123,6 @@ def suits_better(widths: list[int], dtype: torch.dtype, capability: Capability) 
     return capability == HOPPER and (layers == MOST_HIDDEN_LAYERS or (larger and layers > 2))
 
 
-def plans_of(size: int, width: int, capability: Capability) -> Plans:
-    """The plans of a GPU. size: the bytes of a number; width: the padded one of the hidden layers."""
-    return (_PLANS if capability == HOPPER else _SMALLER_PLANS)[size, width]
-
-
 def _padded(widths: list[int]) -> int:
     """The width to which every hidden layer is padded."""
     return max(_MIN_WIDTH, pad_width(max(widths[1:-1])))
@@ -221,8 +151,11 @@ def fixed_bytes(
 
 def _buffer_limit(widths: list[int], size: int, sum_bytes: int) -> int:
     """The most bytes that the hidden layers of a slice take. size: the bytes of a number."""
-    few = widths[0] <= _FEW_INPUTS and widths[-1] <= _FEW_OUTPUTS
-    return min((_BUFFER_BYTES if few else _SMALLER_BUFFER_BYTES)[size], _MOST_FIXED_BYTES - sum_bytes)
+    most = _BUFFER_BYTES[size]
+    if widths[0] > _FEW_INPUTS or widths[-1] > _FEW_OUTPUTS:
+        most = _SMALLER_BUFFER_BYTES[size]
+        most = min(most, _TWO_LAYERS_BYTES) if len(widths) == 4 else most
+    return min(most, _MOST_FIXED_BYTES - sum_bytes)
 
 
 def _buffer_bytes(widths: list[int], edges: int | None, size: int, programs: int, sum_bytes: int) -> int:
@@ -244,7 +177,7 @@ def _slice_edges(
     If there are several slices, every program has the same number of tiles in all but the last.
     """
     most = limit_bytes // (layers * width * size) // _MOST_TILE * _MOST_TILE
-    unit = programs * max(_PLANS[size, width].first.edges, _PLANS[size, width].middle.edges)
+    unit = programs * max(PLANS[size, width].first.edges, PLANS[size, width].middle.edges)
     if most >= unit and unit % _MOST_TILE == 0:
         most = most // unit * unit
     return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
@@ -313,6 +246,8 @@ class WideMLP(ABC):
         self.groups = _groups(self.programs, self.width, plans.between)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
+        # What a slice runs, made once for all chunks that have slices of the same length.
+        self._steps: dict[tuple[Any, ...], list[Step]] = {}
         self.sums: tuple[Tensor, Tensor] | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -323,7 +258,10 @@ class WideMLP(ABC):
             return out
         turns, edges = self._turns(), inputs.shape[0]
         step = self._slice(turns, edges, self._buffers[0].numel())
-        _run(self._forward_steps(inputs, self._views(turns, step), out), edges, step)
+        key = "forward", step, inputs.dtype
+        if key not in self._steps:
+            self._steps[key] = self._forward_steps(self._views(turns, step))
+        self._run(key, Chunk(inputs, out), step)
         return out
 
     def backward(
@@ -346,13 +284,17 @@ class WideMLP(ABC):
         layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
         sum_bytes = self.places.bytes_of(self.programs, self.groups)
         step = self._slice(layers, edges, _buffer_limit(self.widths, self._size, sum_bytes))
-        steps = self._backward_steps(inputs, gradient, self._views(layers, step), of_inputs, values)
-        _run(steps, edges, step)
+        key = want_inputs, want_values, step, inputs.dtype, gradient.dtype
+        if key not in self._steps:
+            views = self._views(layers, step)
+            self._steps[key] = self._backward_steps(views, want_inputs=want_inputs, want_values=want_values)
+        self._run(key, Chunk(inputs, None, gradient, of_inputs, values), step)
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
         """Add the sums of all programs to `into`, and free the buffers."""
         self._buffers.clear()
+        self._steps.clear()
         sums, self.sums = self.sums, None
         if sums is None or not into:
             return
@@ -381,6 +323,7 @@ class WideMLP(ABC):
         size = _buffer_bytes(self.widths, edges, self._size, self.programs, sum_bytes)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
+            self._steps.clear()
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))
         self._convert(inputs)
 
@@ -401,18 +344,11 @@ class WideMLP(ABC):
         """The number of layers of which backward holds values."""
 
     @abstractmethod
-    def _forward_steps(self, inputs: Tensor, buffers: list[Tensor], out: Tensor) -> list[Step]:
+    def _forward_steps(self, buffers: list[Tensor]) -> list[Step]:
         """What writes the outputs of a slice. buffers: (slice, width) each."""
 
     @abstractmethod
-    def _backward_steps(
-        self,
-        inputs: Tensor,
-        gradient: Tensor,
-        buffers: list[Tensor],
-        of_inputs: Tensor | None,
-        values: Tensor | None,
-    ) -> list[Step]:
+    def _backward_steps(self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool) -> list[Step]:
         """What adds the gradients of a slice to the sums, and writes that of its inputs, and its outputs, if
         they are wanted.
         """
@@ -420,19 +356,32 @@ class WideMLP(ABC):
     def step(
         self,
         kernel: Launcher,
-        tensors: tuple[Tensor, ...],
+        tensors: tuple[Tensor | str, ...],
         plan: Plan,
         *constants: Any,
         programs: int | None = None,
     ) -> Step:
-        """The launch of a kernel for a slice. programs: how many, if not one for each tile up to the most."""
-        launch = kernel.bind(tensors, self.net(plan), *constants, warps=plan.warps, stages=1)
+        """The launch of a kernel for a slice. tensors: those of a chunk by name.
 
-        def run(begin: int, count: int) -> None:
-            number = min(self.programs, -(-count // plan.edges)) if programs is None else programs
-            launch(number, begin, count, number)
+        programs: how many, if not one for each tile up to the most.
+        """
+        of_chunk = [Chunk._fields.index(one) for one in tensors if isinstance(one, str)]
+        fixed = tuple(None if isinstance(one, str) else one for one in tensors)
+        launch = kernel.bind(fixed, self.net(plan), *constants, warps=plan.warps, stages=1)
+        most = self.programs
+
+        def run(chunk: Chunk, begin: int, count: int) -> None:
+            number = min(most, -(-count // plan.edges)) if programs is None else programs
+            launch(number, [chunk[at] for at in of_chunk], begin, count, number)
 
         return run
+
+    def _run(self, key: tuple[Any, ...], chunk: Chunk, most: int) -> None:
+        """Run all steps for one slice of at most `most` edges after another."""
+        steps, edges = self._steps[key], chunk.inputs.shape[0]
+        for begin in range(0, edges, most):
+            for step in steps:
+                step(chunk, begin, min(most, edges - begin))
 
     def _slice(self, layers: int, edges: int, limit_bytes: int) -> int:
         return _slice_edges(layers, edges, self._size, self.width, self.programs, limit_bytes)
@@ -475,13 +424,6 @@ class WideMLP(ABC):
                 edges=plan.edges,
             )
         return self._nets[plan]
-
-
-def _run(steps: list[Step], edges: int, most: int) -> None:
-    """Run all steps for one slice of at most `most` edges after another."""
-    for begin in range(0, edges, most):
-        for step in steps:
-            step(begin, min(most, edges - begin))
 
 
 def _groups(programs: int, width: int, between: Plan) -> int:

@@ -34,7 +34,10 @@ class WideParts(wide_mlp.WideMLP):
             _kernels().pack(self.last + 2, tensors, (), self.net(self.plans.middle), warps=8, stages=1)
 
     def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
-        self._bounds = torch.zeros(2 * self.last + 4, dtype=torch.float32, device=inputs.device)
+        if self._bounds is None:  # its address stays, with which the launches of a slice are made
+            self._bounds = torch.zeros(2 * self.last + 4, dtype=torch.float32, device=inputs.device)
+        else:
+            self._bounds.zero_()
         if isinstance(inputs, compat.FakeTensor):
             return
         for at, values in enumerate((inputs, gradient)):
@@ -48,26 +51,21 @@ class WideParts(wide_mlp.WideMLP):
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return self.last + 1
 
-    def _forward_steps(self, inputs: Tensor, buffers: list[Tensor], out: Tensor) -> list[wide_mlp.Step]:
-        steps = [self._first(inputs, buffers[0])]
+    def _forward_steps(self, buffers: list[Tensor]) -> list[wide_mlp.Step]:
+        steps = [self._first(buffers[0])]
         for layer in range(1, self.last + 1):
             below, here = buffers[(layer + 1) % 2], buffers[layer % 2]
             steps.append(self._middle(layer, below, None, here))
-        return [*steps, self._outputs(buffers[self.last % 2], out, apply=False)]
+        return [*steps, self._outputs(buffers[self.last % 2], "out", apply=False)]
 
     def _backward_steps(
-        self,
-        inputs: Tensor,
-        gradient: Tensor,
-        buffers: list[Tensor],
-        of_inputs: Tensor | None,
-        values: Tensor | None,
+        self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool
     ) -> list[wide_mlp.Step]:
         assert self.sums is not None and self._packed is not None and self._bounds is not None
         free = list(buffers)
         z: dict[int, Tensor] = {}
         activations = free.pop(0)
-        steps = [self._first(inputs, activations)]
+        steps = [self._first(activations)]
         for layer in range(1, self.last + 1):
             z[layer] = free.pop(0)
             after = free.pop(0) if layer < self.last else None
@@ -78,25 +76,25 @@ class WideParts(wide_mlp.WideMLP):
         spare, known, kernels = free[0], (self._packed[1], self._bounds), _backward_kernels()
         width = self.widths[-1]
         outputs = spare.view(-1)[: spare.shape[0] * width].view(-1, width)
-        if values is not None:
+        if want_values:
             steps.append(self._outputs(z[self.last], outputs, apply=True))
         plan, top = self.plans.back_last, z[self.last]
         step = self.step(
             kernels.back_last,
-            (top, _parts_of(top), gradient, self.sums[0], self.weights[-1][0], *known),
+            (top, _parts_of(top), "gradient", self.sums[0], self.weights[-1][0], *known),
             plan,
             *self.places.ends[1:],
             plan.columns,
             programs=self.block_programs(plan),
         )
         steps.append(step)
-        if values is not None:
-            steps.append(_copy_to(values, outputs))  # which may replace the gradient
+        if want_values:
+            steps.append(_copy_to_values(outputs))  # which may replace the gradient
         plan = self.plans.between
-        narrow = self.net(plan).inputs_padded <= 2 * wide_mlp.TILE
+        narrow = self.net(plan).inputs_padded == wide_mlp.TILE
         for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
-            both = inputs, below, _parts_of(below), self.sums[1], self.sums[0]
+            both = "inputs", below, _parts_of(below), self.sums[1], self.sums[0]
             step = self.step(
                 kernels.back_between,
                 (_parts_of(z[layer]), *both, self._packed[0], *self.weights[0], *known),
@@ -106,22 +104,22 @@ class WideParts(wide_mlp.WideMLP):
                 self.places.between[-1],
                 self.places.ends[-1],
                 plan.columns,
-                layer > 1 or of_inputs is not None,
-                # Of 256 columns, more inputs than two tiles leave no room for a second tile of dz.
+                layer > 1 or want_inputs,
+                # Of 256 columns, more inputs than one tile leave no room for a second tile of dz.
                 plan.stages if layer > 1 or self.width < 256 or narrow else 1,
                 plan.turned,
                 programs=self.group_programs(plan),
             )
             steps.append(step)
-        if of_inputs is not None:
-            tensors = inputs, _parts_of(spare), of_inputs, self.sums[0], self.weights[0][0], *known
+        if want_inputs:
+            tensors = "inputs", _parts_of(spare), "of_inputs", self.sums[0], self.weights[0][0], *known
             plan, ends = self.plans.inputs, self.places.ends[-1]
             steps.append(self.step(kernels.first_gradient, tensors, plan, ends, plan.stages))
         return steps
 
-    def _first(self, inputs: Tensor, after: Tensor) -> wide_mlp.Step:
+    def _first(self, after: Tensor) -> wide_mlp.Step:
         assert self._packed is not None and self._bounds is not None
-        tensors = inputs, _parts_of(after), *self.weights[0], self._packed[1], self._bounds
+        tensors = "inputs", _parts_of(after), *self.weights[0], self._packed[1], self._bounds
         return self.step(_kernels().first_layer, tensors, self.plans.first)
 
     def _middle(
@@ -143,18 +141,19 @@ class WideParts(wide_mlp.WideMLP):
         programs = self.block_programs(plan)
         return self.step(_kernels().middle_layer, tensors, plan, *constants, programs=programs)
 
-    def _outputs(self, values: Tensor, out: Tensor, *, apply: bool) -> wide_mlp.Step:
+    def _outputs(self, values: Tensor, out: Tensor | str, *, apply: bool) -> wide_mlp.Step:
         """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
         assert self._packed is not None and self._bounds is not None
         tensors = _parts_of(values), values, out, *self.weights[-1], self._packed[1], self._bounds
         return self.step(_kernels().outputs, tensors, self.plans.outputs, apply)
 
 
-def _copy_to(values: Tensor, rows: Tensor) -> wide_mlp.Step:
-    """Copies the rows of a slice to their place."""
+def _copy_to_values(rows: Tensor) -> wide_mlp.Step:
+    """Copies the rows of a slice to their place among the values of a chunk."""
 
-    def copy(begin: int, count: int) -> None:
-        values[begin : begin + count] = rows[:count]
+    def copy(chunk: wide_mlp.Chunk, begin: int, count: int) -> None:
+        assert chunk.values is not None
+        chunk.values[begin : begin + count] = rows[:count]
 
     return copy
 

@@ -32,41 +32,36 @@ class WideShort(wide_mlp.WideMLP):
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return self.last + want_inputs  # dz of the first layer, if its gradient is passed on
 
-    def _forward_steps(self, inputs: Tensor, buffers: list[Tensor], out: Tensor) -> list[wide_mlp.Step]:
+    def _forward_steps(self, buffers: list[Tensor]) -> list[wide_mlp.Step]:
         z = [buffers[at % len(buffers)] for at in range(self._layers_in_forward())]
-        return [*self._hidden(inputs, z), self._outputs(z[-1], out)]
+        return [*self._hidden(z), self._outputs(z[-1])]
 
-    def _hidden(self, inputs: Tensor, z: list[Tensor]) -> list[wide_mlp.Step]:
+    def _hidden(self, z: list[Tensor]) -> list[wide_mlp.Step]:
         """z of hidden layer 1 and above, as many as there are buffers."""
         assert self._converted is not None
-        tensors = inputs, z[0], *self.weights[0], self._converted[1], self.weights[1][1]
-        steps = [self.step(_kernels().first_two, tensors, self.plans.first)]
+        first = "inputs", z[0], *self.weights[0], self._converted[1], self.weights[1][1]
+        steps = [self.step(_kernels().first_two, first, self.plans.first)]
         for layer in range(2, len(z) + 1):
             tensors = z[layer - 2], z[layer - 1], self._converted[layer], self.weights[layer][1]
             steps.append(self.step(_kernels().middle_layer, tensors, self.plans.middle, layer))
         return steps
 
-    def _outputs(self, z: Tensor, out: Tensor) -> wide_mlp.Step:
+    def _outputs(self, z: Tensor) -> wide_mlp.Step:
         """The outputs from z of the highest hidden layer that is in memory."""
         assert self._converted is not None
         weights = self._converted[-2], self.weights[-2][1], self._converted[-1], self.weights[-1][1]
         two = self._layers_in_forward() < self.last
-        return self.step(_kernels().last_two, (z, out, *weights), self.plans.outputs, two)
+        return self.step(_kernels().last_two, (z, "out", *weights), self.plans.outputs, two)
 
     def _backward_steps(
-        self,
-        inputs: Tensor,
-        gradient: Tensor,
-        buffers: list[Tensor],
-        of_inputs: Tensor | None,
-        values: Tensor | None,
+        self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool
     ) -> list[wide_mlp.Step]:
         assert self._converted is not None and self.sums is not None
         z, kernels = buffers[: self.last], _kernels()
-        steps = self._hidden(inputs, z)
-        out, weights = gradient if values is None else values, (self._converted[-1], self.weights[-1][1])
-        tensors = z[-1], gradient, out, self.sums[0], *weights
-        constants = *self.places.ends[1:], values is not None
+        steps = self._hidden(z)
+        weights = self._converted[-1], self.weights[-1][1]
+        tensors = z[-1], "gradient", "values" if want_values else "gradient", self.sums[0], *weights
+        constants = *self.places.ends[1:], want_values
         steps.append(self.step(kernels.back_last, tensors, self.plans.back_last, *constants))
         plan = self.plans.between
         for layer in range(self.last, 0, -1):
@@ -74,22 +69,22 @@ class WideShort(wide_mlp.WideMLP):
             sums = self.sums[1], self.sums[0]
             step = self.step(
                 kernels.back_between,
-                (z[layer - 1], inputs, before, *sums, self._converted[layer], *self.weights[0]),
+                (z[layer - 1], "inputs", before, *sums, self._converted[layer], *self.weights[0]),
                 plan,
                 layer,
                 self.places.between[layer - 1],
                 self.places.between[-1],
                 self.places.ends[-1],
                 plan.columns,
-                layer > 1 or of_inputs is not None,
+                layer > 1 or want_inputs,
                 plan.stages,
                 programs=self.group_programs(plan),
             )
             steps.append(step)
-        if of_inputs is not None:
-            tensors = inputs, buffers[-1], of_inputs, self.sums[0], self.weights[0][0]
+        if want_inputs:
+            last = "inputs", buffers[-1], "of_inputs", self.sums[0], self.weights[0][0]
             ends = self.places.ends[-1]
-            steps.append(self.step(kernels.first_gradient, tensors, self.plans.inputs, ends))
+            steps.append(self.step(kernels.first_gradient, last, self.plans.inputs, ends))
         return steps
 
 
