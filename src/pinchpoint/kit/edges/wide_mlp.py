@@ -254,7 +254,7 @@ class WideMLP(ABC):
         out = torch.empty(inputs.shape[0], self.widths[-1], dtype=self.dtype, device=inputs.device)
         self._prepare(inputs)
         self._start_chunk(inputs, None)
-        if isinstance(inputs, compat.FakeTensor):
+        if isinstance(inputs, compat.FakeTensor) or not inputs.shape[0]:
             return out
         turns, edges = self._turns(), inputs.shape[0]
         step = self._slice(turns, edges, self._buffers[0].numel())
@@ -279,7 +279,7 @@ class WideMLP(ABC):
             self.sums = first, second
         self._prepare(inputs)
         self._start_chunk(inputs, gradient)
-        if isinstance(inputs, compat.FakeTensor):
+        if isinstance(inputs, compat.FakeTensor) or not inputs.shape[0]:
             return of_inputs, values
         layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
         sum_bytes = self.places.bytes_of(self.programs, self.groups)
