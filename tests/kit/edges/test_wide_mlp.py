@@ -275,8 +275,9 @@ def test_the_buffers_of_a_small_graph_are_small_and_counted(
     network.forward(torch.zeros(300, 6))
     network.backward(torch.zeros(300, 6), gradient, {}, want_inputs=True, want_values=True)
     (buffer,) = network._buffers
-    assert buffer.numel() == 1024 * 256 * dtype.itemsize * 3  # eight tiles of 128 edges, three layers
-    assert network._layers_in_backward(want_inputs=True) == 3
+    layers = 2 if dtype is torch.bfloat16 else 3
+    assert buffer.numel() == 1024 * 256 * dtype.itemsize * layers  # eight tiles of 128 edges
+    assert network._layers_in_backward(want_inputs=True) == layers
     # Everything that it has allocated, and nothing of the module.
     own = [one for value in vars(network).values() for one in tree_leaves(value) if isinstance(one, Tensor)]
     given = {one.data_ptr() for one in mlp.parameters()}
@@ -348,7 +349,7 @@ def test_slices_fit_the_buffers_and_a_chunk_counts_them(widths: tuple[int, ...])
     # By hand: as many rounds of 132 tiles of 128 edges as fit into 75 and 99 MiB, for so many layers; in
     # float32 of 64 edges, and four layers of 256 columns have 91 MiB beside their sums. With many inputs or
     # outputs 50 MiB, and with more than two layers of float32 66 MiB.
-    rounds = {2: {2: 9, 3: 9, 4: 9}, 4: {2: 6, 3: 6, 4: 4}}
+    rounds = {2: {2: 9, 3: 8, 4: 9}, 4: {2: 6, 3: 6, 4: 4}}
     if few and 200 in widths:
         rounds[4][4] = 6
     if not few:

@@ -164,7 +164,9 @@ def _buffer_bytes(widths: list[int], edges: int | None, size: int, programs: int
     size: the bytes of a number. They are those of backward, which forward does not exceed.
     """
     hidden, width, limit_bytes = len(widths) - 2, _padded(widths), _buffer_limit(widths, size, sum_bytes)
-    layers = {hidden - (size == 2), hidden}  # in 16 bits without and with the gradient of the inputs
+    layers = {hidden}
+    if size == 2:  # without and with the gradient of the inputs
+        layers = {hidden - 1, max(hidden - 1, 2)}
     most = max(one * _slice_edges(one, edges, size, width, programs, limit_bytes) for one in layers)
     return most * width * size
 

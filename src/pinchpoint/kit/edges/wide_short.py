@@ -30,7 +30,8 @@ class WideShort(wide_mlp.WideMLP):
         return max(1, self.last - self.plans.pair)
 
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
-        return self.last + want_inputs  # dz of the first layer, if its gradient is passed on
+        # dz of the first layer, if its gradient is passed on, replaces that of the third.
+        return max(self.last, 1 + want_inputs)
 
     def _forward_steps(self, buffers: list[Tensor]) -> list[wide_mlp.Step]:
         z = [buffers[at % len(buffers)] for at in range(self._layers_in_forward())]
@@ -57,7 +58,7 @@ class WideShort(wide_mlp.WideMLP):
         self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool
     ) -> list[wide_mlp.Step]:
         assert self._converted is not None and self.sums is not None
-        z, kernels = buffers[: self.last], _kernels()
+        z, of_first, kernels = buffers[: self.last], buffers[min(1, len(buffers) - 1)], _kernels()
         steps = self._hidden(z)
         weights = self._converted[-1], self.weights[-1][1]
         tensors = z[-1], "gradient", "values" if want_values else "gradient", self.sums[0], *weights
@@ -65,7 +66,7 @@ class WideShort(wide_mlp.WideMLP):
         steps.append(self.step(kernels.back_last, tensors, self.plans.back_last, *constants))
         plan = self.plans.between
         for layer in range(self.last, 0, -1):
-            before = z[layer - 2] if layer > 1 else buffers[-1]
+            before = z[layer - 2] if layer > 1 else of_first
             sums = self.sums[1], self.sums[0]
             step = self.step(
                 kernels.back_between,
@@ -82,7 +83,7 @@ class WideShort(wide_mlp.WideMLP):
             )
             steps.append(step)
         if want_inputs:
-            last = "inputs", buffers[-1], "of_inputs", self.sums[0], self.weights[0][0]
+            last = "inputs", of_first, "of_inputs", self.sums[0], self.weights[0][0]
             ends = self.places.ends[-1]
             steps.append(self.step(kernels.first_gradient, last, self.plans.inputs, ends))
         return steps
