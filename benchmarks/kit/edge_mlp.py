@@ -5,6 +5,7 @@
     python benchmarks/kit/edge_mlp.py measure --pick attention max 256,256,256 -o RECORD   # these cases
     python benchmarks/kit/edge_mlp.py measure --more -o RECORD   # more inputs and outputs; the slowest
     python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
+    python benchmarks/kit/edge_mlp.py profile --more --pick 256,256,256,256             # the time of kernels
     python benchmarks/kit/edge_mlp.py forecast benchmarks/results/edge_mlp_h200.json    # without a GPU
     python benchmarks/kit/edge_mlp.py forecast -o RECORD                # all cases, those of --more too
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
@@ -13,9 +14,10 @@ A random graph with 1 M edges and 31,250 points on either side, 3 coordinates, a
 case; the gradients are those of the MLP and of f. The older code runs in a process of its own, one step at a
 time when it is its turn. Peaks are allocated bytes beside the inputs and the graph, of a separate step. The
 record is written after every case; `way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of
-`tile_mlp` or `wide_mlp`, else as `flat_path` names it. `forecast` adds to the rows of the newest code what
-`pinchpoint predict` says about `train`, two training steps of the same case, as `flat_forecast_bytes`; or
-writes a record of all cases.
+`tile_mlp` or `wide_mlp`, else as `flat_path` names it. `profile` prints the time of a step, its launches, and
+its longest kernels; if all kernels take much less than the step, the GPU waits for the host. `forecast` adds
+to the rows of the newest code what `pinchpoint predict` says about `train`, two training steps of the same
+case, as `flat_forecast_bytes`; or writes a record of all cases.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from pinchpoint.studies.timing import ratio_interval, timing_of
 EDGES, POINTS, CHANNELS, WARMUP, REPEATS = 1_000_000, 31_250, 16, 3, 15
 ACTIVATIONS = {"GELU": nn.GELU, "SiLU": nn.SiLU, "ReLU": nn.ReLU, "tanh": nn.Tanh}
 PRECISIONS = ("bf16", "fp32")
+ACTIONS = ("measure", "compile", "profile", "serve", "train", "forecast", "show")
 MARKS = {"layers": "\\*", "wide": "\\*\\*"}  # of the times of `flat`, by the way that an MLP ran
 
 
@@ -339,6 +342,29 @@ def compile_kernels(chosen: list[tuple[Case, str]]) -> None:
         print(case, precision, f"{own.seconds(case, precision, 'flat'):.1f} s", flush=True)
 
 
+def profile_steps(chosen: list[tuple[Case, str]]) -> None:
+    """Print what a step of eager and of flat takes, and its longest kernels."""
+    own = Steps()
+    for case, precision in chosen:
+        for memory in ("eager", "flat"):
+            times = [own.seconds(case, precision, memory) for _ in range(WARMUP + REPEATS)][WARMUP:]
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+                own.seconds(case, precision, memory)
+            kernels = [one for one in trace.key_averages() if one.self_device_time_total > 0]
+            kernels.sort(key=lambda one: -one.self_device_time_total)
+            total = sum(one.self_device_time_total for one in kernels) / 1e3
+            launches = sum(one.count for one in kernels)
+            print(
+                f"{' '.join(map(str, case))} {precision} {memory}: {timing_of(times).median_s * 1e3:.2f} ms, "
+                f"{launches} launches of {total:.2f} ms on the GPU"
+            )
+            for one in kernels[:12]:
+                print(
+                    f"    {one.self_device_time_total / 1e3:7.3f} ms {one.count:5d}  {one.key[:70]}",
+                    flush=True,
+                )
+
+
 def _line(row: dict[str, Any]) -> str:
     difference = row.get("gradient_difference")
     return (
@@ -425,7 +451,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("measure", "compile", "serve", "train", "forecast", "show"))
+    parser.add_argument("what", choices=ACTIONS)
     parser.add_argument(
         "words",
         nargs="*",
@@ -485,6 +511,8 @@ def main() -> None:
         serve()
     elif args.what == "compile":
         compile_kernels(chosen)
+    elif args.what == "profile":
+        profile_steps(chosen)
     else:
         measure(args.output, args.before, args.revision, chosen, args.seconds)
 
