@@ -17,7 +17,8 @@ record is written after every case; `way` is how `flat` ran the MLP: `tiles` or 
 `tile_mlp` or `wide_mlp`, else as `flat_path` names it. `profile` prints the time of a step, its launches, and
 its longest kernels; if all kernels take much less than the step, the GPU waits for the host. `forecast` adds
 to the rows of the newest code what `pinchpoint predict` says about `train`, two training steps of the same
-case, as `flat_forecast_bytes`; or writes a record of all cases.
+case from the start, as `train_forecast_bytes` beside the measured `train_peak_bytes`; or writes a record of
+all cases, whose `flat_forecast_bytes` leave out the inputs and the graph.
 """
 
 from __future__ import annotations
@@ -215,6 +216,16 @@ class Steps:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
 
+    def train_peak_bytes(self, case: Case, precision: str) -> int:
+        """The peak of `train`, with the inputs and the graph."""
+        self.clear()
+        torch._C._cuda_clearCublasWorkspaces()  # those that other steps have left
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        train(case, precision)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
 
 class OtherSteps:
     """The steps of other code, in a process that takes a line of JSON and answers with one."""
@@ -303,6 +314,8 @@ def measure_case(
             row["gradient_difference"] = max(differences)
             row["way"] = way_of(case, precision)
         rows[name] = row
+    del step, pairs
+    rows["after"]["train_peak_bytes"] = own.train_peak_bytes(case, precision)
     return rows
 
 
@@ -407,11 +420,9 @@ def add_forecasts(path: Path) -> None:
     record = json.loads(path.read_text())
     for row in record["runs"][-1]["rows"]:
         case = Case(*(row.get(name, CHANNELS) for name in Case._fields))
-        peak = peak_of_forecast(case, row["precision"])
-        row["flat_forecast_bytes"] = peak - resident_bytes(case)
-        share = peak / (row["flat_peak_bytes"] + resident_bytes(case)) - 1
+        row["train_forecast_bytes"] = peak = peak_of_forecast(case, row["precision"])
         print(
-            f"{' '.join(map(str, case))} {row['precision']}: {share:+.2%} of the peak with its inputs",
+            f"{' '.join(map(str, case))} {row['precision']}: {peak / row['train_peak_bytes'] - 1:+.2%}",
             flush=True,
         )
     write_text(path, json.dumps(record, indent=1))
