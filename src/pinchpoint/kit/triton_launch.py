@@ -6,7 +6,7 @@ kernels. A second launch of a kind passes addresses straight to the launcher tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -66,17 +66,17 @@ class Launcher:
         aligned = not reduce(or_, addresses) % _ALIGNED
         ready: Launch | None = None
 
-        def launch(programs: int, others: tuple[Tensor, ...], *numbers: int) -> None:
+        def launch(programs: int, others: Sequence[Tensor], *numbers: int) -> None:
             nonlocal ready
-            small = aligned and max(numbers) < _LARGE
+            usual = aligned and max(numbers) < _LARGE
             for at, one in zip(places, others, strict=True):
                 addresses[at] = own = one.data_ptr()
-                small = small and not own % _ALIGNED
-            if ready is None or not small:
+                usual = usual and not own % _ALIGNED
+            if ready is None or not usual:
                 rest = iter(others)
                 every = tuple(next(rest) if one is None else one for one in tensors)
                 self(programs, every, numbers, *constants, warps=warps, stages=stages)
-                if small:
+                if usual:
                     ready = self._compiled.get(_key(every, numbers, constants, warps, stages))
             else:
                 ready(programs, (*addresses, *numbers, *constants))

@@ -10,6 +10,8 @@ from torch import nn
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.kit.edges import flat_transform
+from pinchpoint.kit.edges.row_chunks import Rows
 
 Q, S, D, C, A, E = 6, 8, 2, 3, 4, 40
 
@@ -194,3 +196,14 @@ def test_the_mlp_of_pyg_is_accepted_or_refused_with_the_reason() -> None:
     inputs["mlp"] = mlp_of_pyg([5, 16, C], norm=None).double()
     with pytest.raises(BadInput, match="takes 5 inputs, but an edge has 8"):
         edge_transform(**inputs)
+
+
+def test_attributes_are_converted_as_they_join_the_inputs_without_a_copy() -> None:
+    attributes = torch.randn(E, A).bfloat16()
+    rows = Rows.all_of(Edges.from_index(torch.zeros(2, E, dtype=torch.int64), queries=1, sources=1))
+    inputs = torch.randn(E, 6)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
+        joined = flat_transform._with_attr(inputs, attributes, rows)
+    assert torch.equal(joined, torch.cat([inputs, attributes], dim=1))
+    assert sum(one.count for one in trace.key_averages() if one.key == "aten::empty") == 1
+    assert "aten::to" not in {one.key for one in trace.key_averages()}

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import flat_path
 from pinchpoint.kit.edges import edge_mlp, mlp_support, wide_mlp, wide_plans
-from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk, chunk_bytes
+from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk, chunk_bytes, inputs_of
 from pinchpoint.kit.edges.tile_kernels import tested
 
 CUDA = torch.device("cuda")
@@ -66,14 +66,16 @@ def require_right(widths: tuple[int, ...], act: Any, bias: bool, dtype: torch.dt
     torch.manual_seed(0)
     mlp = mlp_truth.network(widths, act, bias=bias).to(x.device)
     name = str(dtype).removeprefix("torch.")
+    own = x.to(dtype)  # as they are gathered
+    x = own.float()
     gradient = torch.randn(len(x), widths[-1], device=x.device)
     gradient = mlp_truth.defined(mlp, x, gradient, name).to(dtype)
-    results = run(mlp, x, gradient, dtype)
-    for value, again in zip(results, run(mlp, x, gradient, dtype), strict=True):
+    results = run(mlp, own, gradient, dtype)
+    for value, again in zip(results, run(mlp, own, gradient, dtype), strict=True):
         assert torch.equal(value, again)
     mlp_truth.require_close(results, mlp, x, gradient.float(), name)
     half = len(x) // 3
-    halves = run(mlp, x, gradient, dtype, slice(0, half), slice(half, None))
+    halves = run(mlp, own, gradient, dtype, slice(0, half), slice(half, None))
     mlp_truth.require_close(halves, mlp, x, gradient.float(), name)
 
 
@@ -264,19 +266,26 @@ def test_no_kernel_reads_rows_that_nothing_wrote(
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "width", "hidden", "layers"),
+    [
+        (torch.bfloat16, 256, 2, 2),
+        (torch.bfloat16, 256, 3, 2),
+        (torch.float32, 256, 3, 3),
+        (torch.float32, 128, 4, 4),
+    ],
+)
 def test_the_buffers_of_a_small_graph_are_small_and_counted(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, width: int, hidden: int, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wide_mlp.compat, "FakeTensor", Tensor)  # no launch
-    mlp = mlp_truth.network((6, 256, 256, 256, 16))
+    mlp = mlp_truth.network((6, *[width] * hidden, 16))
     network = edge_mlp.wide_network(list(mlp), dtype, torch.zeros(0, 6), 1000)
     gradient = torch.zeros(300, 16, dtype=dtype)
     network.forward(torch.zeros(300, 6))
     network.backward(torch.zeros(300, 6), gradient, {}, want_inputs=True, want_values=True)
     (buffer,) = network._buffers
-    layers = 2 if dtype is torch.bfloat16 else 3
-    assert buffer.numel() == 1024 * 256 * dtype.itemsize * layers  # eight tiles of 128 edges
+    assert buffer.numel() == 1024 * width * dtype.itemsize * layers  # eight tiles of 128 edges
     assert network._layers_in_backward(want_inputs=True) == layers
     # Everything that it has allocated, and nothing of the module.
     own = [one for value in vars(network).values() for one in tree_leaves(value) if isinstance(one, Tensor)]
@@ -289,12 +298,13 @@ def test_the_buffers_of_a_small_graph_are_small_and_counted(
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_chunk_without_edges_has_no_values_and_adds_nothing() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_chunk_without_edges_has_no_values_and_adds_nothing(dtype: torch.dtype) -> None:
     mlp = mlp_truth.network((6, 256, 256, 16))
-    network = edge_mlp.wide_network(list(mlp), torch.bfloat16, torch.zeros(0, 6))
+    network = edge_mlp.wide_network(list(mlp), dtype, torch.zeros(0, 6))
     assert network.forward(torch.zeros(0, 6)).shape == (0, 16)
     into = {at: torch.ones_like(one) for at, one in enumerate(mlp.parameters())}
-    gradient = torch.zeros(0, 16, dtype=torch.bfloat16)
+    gradient = torch.zeros(0, 16, dtype=dtype)
     network.backward(torch.zeros(0, 6), gradient, into, want_inputs=True, want_values=True)
     network.finish(into)
     assert all(bool((one == 1).all()) for one in into.values())
@@ -317,8 +327,38 @@ def test_the_buffers_of_two_networks_leave_room_for_a_chunk(hidden: tuple[int, .
         first, second = (flat_path(one, like=points) for one in (mlp, attention))
         fixed = sum(edge_mlp.fixed_bytes(path, like=points) for path in (first, second))
         assert fixed + 16 * MIB > TILE_CHUNK_BYTES
-        assert chunk_bytes(first, second, points) == fixed + 16 * MIB
+        assert chunk_bytes(first, second, inputs_of(points, points, None, None)) == fixed + 16 * MIB
         assert auto_chunk(mlp, points, points, f, weights="attention", attention=attention) > 80_000
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_chunk_counts_what_the_network_reads_if_the_points_have_fewer_bits() -> None:
+    wide, narrow = mlp_truth.network((8, 128, 128, 128, 128, 16)), mlp_truth.network((8, 64, 16))
+    points, f, attributes = torch.zeros(4, 3), torch.zeros(4, 16), torch.zeros(5, 2)
+    half, attributes_half = points.bfloat16(), attributes.bfloat16()
+    for mlp in (wide, narrow):
+        chunk = auto_chunk(mlp, points, points, f, edge_attr=attributes)
+        assert auto_chunk(mlp, half, half, f, edge_attr=attributes) == chunk
+        assert auto_chunk(mlp, half, points, f, edge_attr=attributes_half) == chunk
+        outputs = [layer.out_features for layer in list(mlp)[0::2]]  # type: ignore[union-attr]
+        more = mlp_truth.network((6 + 16, *outputs))
+        chunk = auto_chunk(more, points, points, f, transform="nonlinear")
+        assert auto_chunk(more, half, half, f, transform="nonlinear") == chunk
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [nn.Linear(6, 32), nn.Identity(), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 16)],
+        [nn.Identity(), nn.Linear(6, 256), nn.GELU(), nn.Linear(256, 16)],
+        [nn.Linear(6, 256), nn.Linear(256, 32), nn.GELU(), nn.Linear(32, 16)],
+        [nn.Linear(6, 16)],
+    ],
+)
+def test_layers_in_another_order_run_one_by_one(parts: list[nn.Module]) -> None:
+    path = flat_path(nn.Sequential(*parts), like=torch.zeros(0, 6))
+    assert path.name == "layers" and "does not alternate" in path.reason
 
 
 @pytest.mark.usefixtures("hopper")
@@ -333,29 +373,27 @@ def test_a_wide_network_says_by_how_much_it_is_slower_than_eager(monkeypatch: py
 
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(
-    "widths",
+    ("widths", "rounds"),
     [
-        (6, 256, 256, 16),
-        (6, 256, 256, 256, 16),
-        (6, 256, 200, 256, 129, 16),
-        (6, 256, 256, 17),
-        (32, 256, 256, 256, 3),
-        (6, 256, 200, 256, 129, 64),
+        ((6, 256, 256, 16), (9, 6)),
+        ((6, 256, 256, 256, 16), (8, 6)),
+        ((6, 256, 200, 256, 129, 16), (9, 6)),
+        ((6, 256, 256, 17), (6, 3)),
+        ((32, 256, 256, 256, 3), (6, 3)),
+        ((6, 256, 200, 256, 129, 64), (6, 4)),
     ],
 )
-def test_slices_fit_the_buffers_and_a_chunk_counts_them(widths: tuple[int, ...]) -> None:
+def test_slices_fit_the_buffers_and_a_chunk_counts_them(
+    widths: tuple[int, ...], rounds: tuple[int, int]
+) -> None:
+    """rounds: those of 132 tiles of 128 edges that fit into 75 MiB in bf16 and 99 MiB in float32.
+
+    They are of all layers together; in float32 a layer has tiles of 64 edges. With many inputs or outputs
+    they fit into 50 MiB, or with more than two layers of float32 into 66 MiB.
+    """
     mlp, points, f = mlp_truth.network(widths), torch.zeros(4, 3), torch.zeros(4, widths[-1])
-    few = widths[0] < 32 and widths[-1] <= 16
-    # By hand: as many rounds of 132 tiles of 128 edges as fit into 75 and 99 MiB, for so many layers; in
-    # float32 of 64 edges, and four layers of 256 columns have 91 MiB beside their sums. With many inputs or
-    # outputs 50 MiB, and with more than two layers of float32 66 MiB.
-    rounds = {2: {2: 9, 3: 8, 4: 9}, 4: {2: 6, 3: 6, 4: 4}}
-    if few and 200 in widths:
-        rounds[4][4] = 6
-    if not few:
-        rounds = {2: {2: 6, 3: 6, 4: 6}, 4: {2: 3, 3: 3, 4: 4}}
-    for dtype in (torch.bfloat16, torch.float32):
-        buffers = rounds[dtype.itemsize][len(widths) - 2] * 132 * 128 * 256 * dtype.itemsize
+    for dtype, count in zip((torch.bfloat16, torch.float32), rounds, strict=True):
+        buffers = count * 132 * 128 * 256 * dtype.itemsize
         network = edge_mlp.wide_network(list(mlp), dtype, points)
         sum_bytes = network.places.bytes_of(network.programs, network.groups)
         limit = wide_mlp._buffer_limit(network.widths, dtype.itemsize, sum_bytes)

@@ -47,23 +47,22 @@ def auto_chunk(
     what the network reads needs a gradient.
     """
     paths = paths or {}
-    path = (paths.get("mlp") or flat_path(mlp, like=x)) if by_hand else None
-    dims = x.shape[1] + y.shape[1]
-    width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
-    wide = max(x.element_size(), 4)
-    of_input = wide if path is None else min(wide, path.input_dtype(x).itemsize)
-    own = 0
-    if edge_attr is not None:  # also while both parts of the inputs are joined
-        own += width * wide if of_input == wide else (width + edge_attr.shape[1]) * of_input
-        width += edge_attr.shape[1]
+    likes = inputs_of(x, y, f if transform.startswith("nonlinear") else None, edge_attr)
+    like, score_like = likes["mlp"], likes["attention"]
+    path = (paths.get("mlp") or flat_path(mlp, like=like)) if by_hand else None
     score_path = None
     if attention is not None:
-        score_path = (paths.get("attention") or flat_path(attention, like=x)) if by_hand else None
-    fixed = sum(fixed_bytes(one, like=x) for one in (path, score_path) if one is not None)
-    budget_bytes = chunk_bytes(path, score_path, x) if budget_bytes is None else budget_bytes
+        score_path = (paths.get("attention") or flat_path(attention, like=score_like)) if by_hand else None
+    if budget_bytes is None:
+        budget_bytes = chunk_bytes(path, score_path, likes)
+    fixed = _fixed_bytes(path, score_path, likes)
+    width, wide, own = like.shape[1], max(like.element_size(), 4), 0
     flat = path is not None and path.is_flat and (score_path or path).is_flat
+    of_input = path.input_dtype(like).itemsize if flat and path is not None else wide
+    if edge_attr is not None:  # also while both parts of the inputs are joined
+        own += (width - edge_attr.shape[1]) * of_input
     if flat and path is not None and path.layers is not None:
-        outputs = path.layers[-1][0].out_features * arithmetic(x).itemsize
+        outputs = path.layers[-1][0].out_features * arithmetic(like).itemsize
         # A weight per edge and its gradient.
         of_weights = 0 if weights in ("mean", "sum", "max") else 2 * wide
         overwrites = path.wide or tile_mlp.OVERWRITES
@@ -74,29 +73,51 @@ def auto_chunk(
         return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
     # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
     own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
-    own += edge_bytes(mlp, width, like=x, path=path)
+    own += edge_bytes(mlp, width, like=like, path=path)
     if weights == "max":  # the values, their largest and the comparison, beside the gradient
         own += 4 * (f.shape[1] if f is not None else 1) * wide
     if attention is not None:
-        own += edge_bytes(attention, x.shape[1], like=x, path=score_path) + 4 * wide
+        own += edge_bytes(attention, x.shape[1], like=score_like, path=score_path) + 4 * wide
     return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
 
 
-def chunk_bytes(path: FlatPath | None, score_path: FlatPath | None, x: Tensor) -> int:
+def inputs_of(x: Tensor, y: Tensor, f: Tensor | None, edge_attr: Tensor | None) -> dict[str, Tensor]:
+    """What each network reads, without edges: (0, width). f: only if the network reads it."""
+    points = torch.promote_types(x.dtype, y.dtype)
+    wide = x.shape[1] + y.shape[1]
+    dtype = points
+    for more in (f, edge_attr):
+        if more is not None:
+            wide += more.shape[1]
+            dtype = torch.promote_types(dtype, more.dtype)
+    return {
+        "mlp": x.new_empty(0, wide, dtype=dtype),
+        "attention": x.new_empty(0, x.shape[1], dtype=points),
+    }
+
+
+def chunk_bytes(path: FlatPath | None, score_path: FlatPath | None, likes: dict[str, Tensor]) -> int:
     """The bytes of a chunk with chunk="auto", with the buffers of a fixed size.
 
     96 MiB; 120 to 136 MiB for the kernels of `tile_mlp` and `wide_mlp`, by the channels; a fiftieth of the
     GPU's memory if that is more and the network does not run as one kernel; and always 16 MiB more than the
-    buffers. path: how the network runs; None: through autograd. score_path: the same of `attention`.
+    buffers. path: how the network runs; None: through autograd. score_path: the same of `attention`. likes:
+    their inputs (`inputs_of`).
     """
     budget = CHUNK_BYTES
     if path is not None and path.is_flat and path.layers is not None:
         channels = path.layers[-1][0].out_features
         budget = min(TILE_CHUNK_BYTES, _WITH_POINTS_BYTES - channels * _CHANNEL_BYTES)
-    if x.is_cuda and (path is None or path.name != "one kernel"):
-        budget = max(budget, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory))
-    fixed = sum(fixed_bytes(one, like=x) for one in (path, score_path) if one is not None)
-    return max(budget, fixed + _LEAST_ROOM)
+    device = likes["mlp"].device
+    if device.type == "cuda" and (path is None or path.name != "one kernel"):
+        budget = max(budget, int(CHUNK_SHARE * torch.cuda.get_device_properties(device).total_memory))
+    return max(budget, _fixed_bytes(path, score_path, likes) + _LEAST_ROOM)
+
+
+def _fixed_bytes(path: FlatPath | None, score_path: FlatPath | None, likes: dict[str, Tensor]) -> int:
+    """Those that the networks take for any number of edges."""
+    both = (path, likes["mlp"]), (score_path, likes["attention"])
+    return sum(fixed_bytes(one, like=like) for one, like in both if one is not None)
 
 
 def _flat_bytes(inputs: int, outputs: int, *, moves: bool, overwrites: bool) -> int:

@@ -149,7 +149,7 @@ def choose_kernels(
     `wide_mlp`.
     """
     reason = tile_mlp.refusal(parts, dtype, device)
-    linear: list[Any] = parts[0::2]
+    linear = [part for part in parts if isinstance(part, nn.Linear)]  # whatever is between them
     if reason is None:
         widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
         if not wide_mlp.suits_better(widths, dtype, torch.cuda.get_device_capability(device)):

@@ -125,9 +125,13 @@ class _FlatTransform(torch.autograd.Function):
         for part in job.parts:
             if not part.count:
                 continue
-            own_f, dtype_in = f if job.reads_f else None, mlp_inputs.dtype
             inputs, _, relative = edge_ops.gather(
-                x, y, own_f, part, dtype=dtype_in, relative=scores is not None
+                x,
+                y,
+                f if job.reads_f else None,
+                part,
+                dtype=mlp_inputs.dtype,
+                relative=scores is not None,
             )
             kernel = network.forward(_with_attr(inputs, edge_attr, part))
             score = None if scores is None or relative is None else scores.forward(relative)
@@ -407,7 +411,11 @@ def _with_attr(inputs: Tensor, edge_attr: Tensor | None, part: Rows) -> Tensor:
     """The inputs (e, W) of a chunk, followed by the attributes of its edges."""
     if edge_attr is None:
         return inputs
-    return torch.cat([inputs, edge_attr[part.begin : part.end].to(inputs.dtype)], dim=1)
+    (count, width), more = inputs.shape, edge_attr.shape[1]
+    joined = torch.empty(count, width + more, dtype=inputs.dtype, device=inputs.device)
+    joined[:, :width].copy_(inputs)
+    joined[:, width:].copy_(edge_attr[part.begin : part.end])  # converted as it is written
+    return joined
 
 
 def _dense(points: Tensor) -> Tensor:

@@ -85,7 +85,8 @@ _BACKWARD = {
     (2, 128): Plan(64, 8, 1, columns=True),
     (2, 256): Plan(32, 8, 1, columns=True),
 }
-# The same for networks whose weights do not fit into shared memory together, by their size (`_size`) too.
+# The same for larger networks, most of whose weights do not fit into shared memory together, by their size
+# (`_size`) too.
 # With 128 columns and many inputs or outputs, edges are rows in backward: as columns, the ptxas of Triton 3.6
 # loads the address of an operand from local memory before it stores it, which is right only after the same
 # kernel ran; and so with 64 columns in tiles of 32 edges.

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.auto_chunk import auto_chunk, chunk_bytes
+from pinchpoint.kit.edges.auto_chunk import auto_chunk, chunk_bytes, inputs_of
 from pinchpoint.kit.edges.edge_mlp import FlatPath, Layers, arithmetic, layers_of, path_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
@@ -96,7 +96,7 @@ def edge_transform(
             quadrature=quadrature,
             attention=attention,
         )
-        likes = _inputs_of(x, y, f if reads_f else None, edge_attr)
+        likes = inputs_of(x, y, f if reads_f else None, edge_attr)
         for name, (module, layers) in networks.items():
             _check_module(name, module, layers, likes[name], memory)
         fixed_chunk = _chunk(chunk)
@@ -134,7 +134,7 @@ def edge_transform(
             return torch.cat(rows)
         parts = list(row_chunks(graph, size, split_rows=True))
         parts = chunks_to_trace(parts) if is_fake(x) else parts
-        budget = None if fixed_chunk else chunk_bytes(paths["mlp"], paths.get("attention"), x)
+        budget = None if fixed_chunk else chunk_bytes(paths["mlp"], paths.get("attention"), likes)
         plan = FlatPlan.of(parts, paths, budget)
         if key is not None:
             plan.keep(graph, key)
@@ -144,21 +144,6 @@ def edge_transform(
     times_f = f is not None and not transform.endswith("kernelonly")
     job = Job(mlp, attention, reads_f, times_f, weights, plan.parts(graph), *ways)
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature, edge_attr)
-
-
-def _inputs_of(x: Tensor, y: Tensor, f: Tensor | None, edge_attr: Tensor | None) -> dict[str, Tensor]:
-    """What each network reads, without edges: (0, width). f: only if the network reads it."""
-    points = torch.promote_types(x.dtype, y.dtype)
-    wide = x.shape[1] + y.shape[1]
-    dtype = points
-    for more in (f, edge_attr):
-        if more is not None:
-            wide += more.shape[1]
-            dtype = torch.promote_types(dtype, more.dtype)
-    return {
-        "mlp": x.new_empty(0, wide, dtype=dtype),
-        "attention": x.new_empty(0, x.shape[1], dtype=points),
-    }
 
 
 @dataclass(frozen=True)

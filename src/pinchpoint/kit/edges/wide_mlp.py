@@ -72,7 +72,7 @@ _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
 _SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
 _TWO_LAYERS_BYTES = 50 * MIB  # of two hidden layers, whose slices are long enough
 _FEW_INPUTS, _FEW_OUTPUTS = 31, 16
-# With the sums of gradients they take no more than this.
+# Hidden layers and the sums of gradients together take no more than this.
 _MOST_FIXED_BYTES = 120 * MIB
 
 
@@ -178,7 +178,7 @@ def _slice_edges(
 
     If there are several slices, every program has the same number of tiles in all but the last.
     """
-    most = limit_bytes // (layers * width * size) // _MOST_TILE * _MOST_TILE
+    most = max(1, limit_bytes // (layers * width * size) // _MOST_TILE) * _MOST_TILE
     unit = programs * max(PLANS[size, width].first.edges, PLANS[size, width].middle.edges)
     if most >= unit and unit % _MOST_TILE == 0:
         most = most // unit * unit
@@ -254,9 +254,11 @@ class WideMLP(ABC):
 
     def forward(self, inputs: Tensor) -> Tensor:
         out = torch.empty(inputs.shape[0], self.widths[-1], dtype=self.dtype, device=inputs.device)
+        if not inputs.shape[0]:
+            return out
         self._prepare(inputs)
         self._start_chunk(inputs, None)
-        if isinstance(inputs, compat.FakeTensor) or not inputs.shape[0]:
+        if isinstance(inputs, compat.FakeTensor):
             return out
         turns, edges = self._turns(), inputs.shape[0]
         step = self._slice(turns, edges, self._buffers[0].numel())
@@ -273,6 +275,8 @@ class WideMLP(ABC):
         values = gradient if want_values else None
         if gradient.dtype is not self.dtype and want_values:
             values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device)
+        if not inputs.shape[0]:
+            return of_inputs, values
         if self.sums is None:
             shapes = (self.programs, self.places.ends[-1]), (self.groups, self.places.between[-1])
             first, second = (
@@ -281,7 +285,7 @@ class WideMLP(ABC):
             self.sums = first, second
         self._prepare(inputs)
         self._start_chunk(inputs, gradient)
-        if isinstance(inputs, compat.FakeTensor) or not inputs.shape[0]:
+        if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
         layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
         sum_bytes = self.places.bytes_of(self.programs, self.groups)

@@ -94,10 +94,10 @@ class WideParts(wide_mlp.WideMLP):
         narrow = self.net(plan).inputs_padded == wide_mlp.TILE
         for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
-            both = "inputs", below, _parts_of(below), self.sums[1], self.sums[0]
+            lower = "inputs", below, _parts_of(below), self.sums[1], self.sums[0]
             step = self.step(
                 kernels.back_between,
-                (_parts_of(z[layer]), *both, self._packed[0], *self.weights[0], *known),
+                (_parts_of(z[layer]), *lower, self._packed[0], *self.weights[0], *known),
                 plan,
                 layer,
                 self.places.between[layer - 1],

@@ -10,7 +10,11 @@ from pinchpoint.kit.edges import wide_mlp
 
 
 class WideShort(wide_mlp.WideMLP):
-    """16 bits. In memory is z of every hidden layer but the first, which dz replaces."""
+    """16 bits. In memory is z of every hidden layer but the first, which dz replaces.
+
+    If the inputs need a gradient, so is dz of the first hidden layer: it replaces that of the third one, or
+    has a buffer of its own.
+    """
 
     _converted: list[Tensor] | None = None
 
@@ -30,7 +34,6 @@ class WideShort(wide_mlp.WideMLP):
         return max(1, self.last - self.plans.pair)
 
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
-        # dz of the first layer, if its gradient is passed on, replaces that of the third.
         return max(self.last, 1 + want_inputs)
 
     def _forward_steps(self, buffers: list[Tensor]) -> list[wide_mlp.Step]:

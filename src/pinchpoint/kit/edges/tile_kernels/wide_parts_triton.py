@@ -150,7 +150,7 @@ def largest(values, bounds, count, programs, AT: tl.constexpr):
 
 @triton.jit
 def scale_of_values(norms, bounds, LAYER: tl.constexpr, NET: tl.constexpr):
-    """`_scale` of the activations of a hidden layer."""
+    """`scale_of` of the activations of a hidden layer."""
     below = tl.load(bounds + 2 * LAYER)
     bound = below * tl.load(norms + 4 * LAYER) + tl.load(norms + 4 * LAYER + 2)
     if NET.activation == 4:  # tanh; all others are no larger than z
@@ -160,7 +160,7 @@ def scale_of_values(norms, bounds, LAYER: tl.constexpr, NET: tl.constexpr):
 
 @triton.jit
 def scale_of_slopes(norms, bounds, LAYER: tl.constexpr, NET: tl.constexpr):
-    """`_scale` of dz of a hidden layer."""
+    """`scale_of` of dz of a hidden layer."""
     above = tl.load(bounds + (2 * LAYER + 5 if NET.last > LAYER else 1))
     return scale_of(above * tl.load(norms + 4 * LAYER + 5) * _STEEPEST)
 
@@ -237,7 +237,7 @@ def first_values(inputs, lower, tile, begin, count, NET: tl.constexpr):
 
 @triton.jit
 def _inputs(inputs, tile, begin, count, NET: tl.constexpr):
-    """The inputs of a tile; zeros if there is no such tile."""
+    """The inputs of a tile with the column of ones; zeros beside it if there is no such tile."""
     return load_inputs(inputs, edges_of(tile, NET) + begin, begin + count, NET)
 
 

@@ -51,7 +51,7 @@ def _load_values(z, place, NET: tl.constexpr):
 
 @triton.jit
 def _inputs(inputs, tile, begin, count, NET: tl.constexpr):
-    """The inputs of a tile as an operand; zeros if there is no such tile."""
+    """The inputs of a tile with the column of ones, an operand; zeros beside it if there is no such tile."""
     edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
     return split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
 
