@@ -418,7 +418,10 @@ def forecast(chosen: list[tuple[Case, str]], output: Path) -> None:
 def add_forecasts(path: Path) -> None:
     """Add forecasts to the newest rows of a record, and print how far they are from what was measured."""
     record = json.loads(path.read_text())
-    for row in record["runs"][-1]["rows"]:
+    rows = record["runs"][-1]["rows"]
+    if any("train_peak_bytes" not in row for row in rows):
+        sys.exit(f"{path} has rows without train_peak_bytes: measure them again with `measure`.")
+    for row in rows:
         case = Case(*(row.get(name, CHANNELS) for name in Case._fields))
         row["train_forecast_bytes"] = peak = peak_of_forecast(case, row["precision"])
         print(

@@ -181,6 +181,23 @@ def test_the_docs_have_the_times_of_the_record() -> None:
     assert times in (FOLDER.parents[1] / "docs" / "toolkit" / "kit.md").read_text()
 
 
+def test_forecasts_stand_beside_the_same_steps_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = importlib.import_module("edge_mlp")
+    monkeypatch.setattr(script, "peak_of_forecast", lambda case, precision: 1010)
+    row = {**script.Case("64,64")._asdict(), "precision": "bf16", "train_peak_bytes": 1000}
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"runs": [{"rows": []}, {"rows": [row]}]}))
+    script.add_forecasts(record)
+    assert json.loads(record.read_text())["runs"][-1]["rows"] == [{**row, "train_forecast_bytes": 1010}]
+    assert capsys.readouterr().out == "64,64 GELU linear mean 16 bf16: +1.00%\n"
+    record.write_text(older := json.dumps({"runs": [{"rows": [{"precision": "bf16"}]}]}))
+    with pytest.raises(SystemExit, match="has rows without train_peak_bytes: measure them again"):
+        script.add_forecasts(record)
+    assert record.read_text() == older
+
+
 def test_a_record_is_shown_as_a_table(tmp_path: Path) -> None:
     def timed(ms: float, mib: int, **more: str) -> dict[str, Any]:
         names = {"hidden": "64,64", "activation": "GELU", "transform": "linear", "weights": "mean"}

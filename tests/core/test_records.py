@@ -38,7 +38,7 @@ def test_records_cannot_be_changed(kind: str, samples: dict[str, Record]) -> Non
 def test_the_command_of_a_record_names_files_elsewhere_without_their_folders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["benchmarks/a.py", "-o", "/root/out/a.json", "two words"])
+    monkeypatch.setattr("sys.argv", ["benchmarks/a.py", "-o", "/elsewhere/a.json", "two words"])
     assert script_command() == "python benchmarks/a.py -o a.json 'two words'"
 
 
