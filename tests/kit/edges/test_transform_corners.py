@@ -11,7 +11,7 @@ from torch import nn
 
 from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.kit import Edges, edge_transform, flat_path
 from pinchpoint.kit.edges import row_chunks as rows
 from pinchpoint.kit.edges.flat_transform import Job, _row_gradient
 from pinchpoint.kit.edges.row_chunks import row_chunks
@@ -87,7 +87,8 @@ def test_a_gradient_that_comes_column_by_column_goes_on_row_by_row(weights: str)
     """The kernels of a GPU read it that way; on a CPU either order gives the same."""
     given = problem()
     parts = list(row_chunks(given["edges"], 7, split_rows=True))
-    job = Job(given["mlp"], None, reads_f=False, times_f=True, weights=weights, parts=parts)
+    path = flat_path(given["mlp"], like=given["x"])
+    job = Job(given["mlp"], None, False, True, weights, parts, path)
     assert _row_gradient(job, torch.randn(C, Q).t()).is_contiguous()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import edge_ops, weight_ops
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients
-from pinchpoint.kit.edges.edge_mlp import FlatPath, flat_path, network_of, parameters_of
+from pinchpoint.kit.edges.edge_mlp import FlatPath, network_of, parameters_of
 from pinchpoint.kit.edges.layered_mlp import Network
 from pinchpoint.kit.edges.row_chunks import Rows
 
@@ -31,8 +31,7 @@ class Job:
     """One transform and the chunks in which it is computed.
 
     reads_f: f is also an input of the network. times_f: the kernel is multiplied by f.
-    weights: mean, sum, max, quadrature or attention. mlp_path, attention_path: how the networks run, if that
-    is known.
+    weights: mean, sum, max, quadrature or attention. mlp_path, attention_path: how the networks run.
     """
 
     mlp: nn.Module
@@ -41,7 +40,7 @@ class Job:
     times_f: bool
     weights: str
     parts: list[Rows]
-    mlp_path: FlatPath | None = None
+    mlp_path: FlatPath
     attention_path: FlatPath | None = None
 
     @cached_property
@@ -108,10 +107,9 @@ class _FlatTransform(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         mlp_inputs = _like(x, edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
-        path = job.mlp_path or flat_path(job.mlp, like=mlp_inputs)
-        mlp_inputs = _like(x, path.input_dtype(mlp_inputs))
+        mlp_inputs = _like(x, job.mlp_path.input_dtype(mlp_inputs))
         attention_inputs = _like(x, edge_ops.widest(x, y))
-        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=path)
+        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=job.mlp_path)
         scores = (
             None
             if job.attention is None

@@ -246,6 +246,7 @@ class WideMLP(ABC):
         self.places = _Sums.of(self.widths)
         self.programs = programs or processors(like.device)
         self.groups = _groups(self.programs, self.width, plans.between)
+        self._sum_bytes = self.places.bytes_of(self.programs, self.groups)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
         # What a slice runs, made once for all chunks that have slices of the same length.
@@ -261,11 +262,11 @@ class WideMLP(ABC):
         if isinstance(inputs, compat.FakeTensor):
             return out
         turns, edges = self._turns(), inputs.shape[0]
-        step = self._slice(turns, edges, self._buffers[0].numel())
-        key = "forward", step, inputs.dtype
+        most = self._most_edges(turns, edges, self._buffers[0].numel())
+        key = "forward", most, inputs.dtype
         if key not in self._steps:
-            self._steps[key] = self._forward_steps(self._views(turns, step))
-        self._run(key, Chunk(inputs, out), step)
+            self._steps[key] = self._forward_steps(self._views(turns, most))
+        self._run(key, Chunk(inputs, out), most)
         return out
 
     def backward(
@@ -288,13 +289,12 @@ class WideMLP(ABC):
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
         layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
-        sum_bytes = self.places.bytes_of(self.programs, self.groups)
-        step = self._slice(layers, edges, _buffer_limit(self.widths, self._size, sum_bytes))
-        key = want_inputs, want_values, step, inputs.dtype, gradient.dtype
+        most = self._most_edges(layers, edges, _buffer_limit(self.widths, self._size, self._sum_bytes))
+        key = want_inputs, want_values, most, inputs.dtype, gradient.dtype
         if key not in self._steps:
-            views = self._views(layers, step)
+            views = self._views(layers, most)
             self._steps[key] = self._backward_steps(views, want_inputs=want_inputs, want_values=want_values)
-        self._run(key, Chunk(inputs, None, gradient, of_inputs, values), step)
+        self._run(key, Chunk(inputs, None, gradient, of_inputs, values), most)
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
@@ -325,8 +325,7 @@ class WideMLP(ABC):
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        sum_bytes = self.places.bytes_of(self.programs, self.groups)
-        size = _buffer_bytes(self.widths, edges, self._size, self.programs, sum_bytes)
+        size = _buffer_bytes(self.widths, edges, self._size, self.programs, self._sum_bytes)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
             self._steps.clear()
@@ -369,6 +368,7 @@ class WideMLP(ABC):
     ) -> Step:
         """The launch of a kernel for a slice. tensors: those of a chunk by name.
 
+        Every kernel takes where the slice begins, its edges, and the programs, also if it does not read one.
         programs: how many, if not one for each tile up to the most.
         """
         of_chunk = [Chunk._fields.index(one) for one in tensors if isinstance(one, str)]
@@ -389,7 +389,8 @@ class WideMLP(ABC):
             for step in steps:
                 step(chunk, begin, min(most, edges - begin))
 
-    def _slice(self, layers: int, edges: int, limit_bytes: int) -> int:
+    def _most_edges(self, layers: int, edges: int, limit_bytes: int) -> int:
+        """`_slice_edges` of this network."""
         return _slice_edges(layers, edges, self._size, self.width, self.programs, limit_bytes)
 
     def _views(self, layers: int, edges: int) -> list[Tensor]:
