@@ -89,7 +89,9 @@ def compile_network(task: tuple[dict[str, Any], tuple[Capability, ...]]) -> list
             rows.append({"kernel": metadata["name"], "shared_bytes": metadata["shared"], **row})
         return b"-"
 
-    def warm_up(self: Any, programs: int, arguments: tuple[Any, ...], warps: int, stages: int) -> None:
+    def warm_up(
+        self: Any, programs: int, arguments: tuple[Any, ...], warps: int, stages: int, chained: bool
+    ) -> None:
         key = self.kernel.__name__, warps, *(one for one in arguments if not isinstance(one, torch.Tensor))
         if key not in known:
             known.add(key)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pinchpoint
-from pinchpoint.kit.triton_launch import Launcher
+from pinchpoint.kit.triton_launch import Launcher, are_aligned
 
 
 class Kernel:
@@ -20,11 +20,13 @@ class Kernel:
 
     def __init__(self) -> None:
         self.compiled: list[tuple[Any, ...]] = []
+        self.chained: list[bool] = []
         self.direct: list[tuple[Any, ...]] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*args: Any, num_warps: int, num_stages: int) -> Any:
+        def launch(*args: Any, num_warps: int, num_stages: int, launch_pdl: bool = False) -> Any:
             self.compiled.append(args)
+            self.chained.append(launch_pdl)
             return Compiled(self)
 
         return launch
@@ -57,18 +59,38 @@ def test_a_second_launch_of_a_kind_goes_to_what_was_compiled_with_its_own_number
     assert kernel.direct == [((3, 1, 1), x.data_ptr(), 7, 0.25, 16)]
 
 
-def test_a_bound_launch_takes_the_other_tensors_and_numbers_and_compiles_once() -> None:
+def test_a_bound_launch_compiles_once_and_then_takes_addresses() -> None:
     launcher = Launcher(kernel := Kernel())
     x, y, z = (torch.zeros(8) for _ in range(3))
-    launch = launcher.bind((x, None), 16)
-    launch(2, [y], 5, 7)
-    launch(3, [z], 6, 8)
-    assert len(kernel.compiled) == 1 and kernel.compiled[0] == (x, y, 5, 7, 16)
-    assert kernel.direct == [((3, 1, 1), x.data_ptr(), z.data_ptr(), 6, 8, 16)]
-    launcher.bind((None, z), 16)(1, [x], 1, 2)  # known already
-    launch(1, [y[1:]], 1, 2)  # not aligned
-    launch(1, [y], 1, 2**31)
-    assert len(kernel.direct) == 2 and len(kernel.compiled) == 3
+    bound = launcher.bind(16)
+    addresses = [x.data_ptr(), z.data_ptr()]
+    assert not bound.repeat(2, addresses, 5, 7) and not kernel.direct  # nothing is compiled yet
+    bound(2, (x, y), 5, 7)
+    assert kernel.compiled == [(x, y, 5, 7, 16)]
+    assert bound.repeat(3, addresses, 6, 8)
+    assert kernel.direct == [((3, 1, 1), *addresses, 6, 8, 16)]
+    other = launcher.bind(16)
+    other(1, (x, z), 1, 2)  # compiled already
+    assert other.repeat(1, addresses, 1, 2) and len(kernel.compiled) == 1
+
+
+def test_a_bound_launch_does_not_take_what_was_compiled_for_unaligned_tensors() -> None:
+    bound = Launcher(kernel := Kernel()).bind(16)
+    x = torch.zeros(9)
+    bound(1, (x[1:],), 1)
+    assert not bound.repeat(1, [x.data_ptr()], 1)
+    assert are_aligned([x.data_ptr(), 32]) and not are_aligned([x.data_ptr(), x[1:].data_ptr()])
+    bound(1, (x,), 1)
+    assert bound.repeat(1, [x.data_ptr()], 1) and len(kernel.compiled) == 2
+
+
+def test_a_chained_kernel_is_compiled_as_one_and_apart_from_others() -> None:
+    launcher = Launcher(kernel := Kernel())
+    x = torch.zeros(8)
+    launcher(1, (x,), (), 16)
+    launcher.bind(16, chained=True)(1, (x,))
+    launcher(1, (x,), (), 16, chained=True)  # compiled already
+    assert kernel.chained == [False, True] and len(kernel.direct) == 1
 
 
 def test_other_types_constants_and_warps_are_compiled_apart() -> None:

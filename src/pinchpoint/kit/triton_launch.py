@@ -6,7 +6,7 @@ kernels. A second launch of a kind passes addresses straight to the launcher tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -38,54 +38,81 @@ class Launcher:
         *constants: Any,
         warps: int = 4,
         stages: int = 3,
+        chained: bool = False,
     ) -> None:
+        """chained: the kernel itself waits for the launch before it, and may begin before that has ended."""
         addresses = [one.data_ptr() for one in tensors]
         # Tensors of the CPU among those of a GPU are an error that Triton raises.
-        if len({one.is_cuda for one in tensors}) == 1 and not reduce(or_, addresses) % _ALIGNED:
-            key = _key(tensors, numbers, constants, warps, stages)
+        if len({one.is_cuda for one in tensors}) == 1 and are_aligned(addresses):
+            key = _key(tensors, numbers, constants, (warps, stages, chained))
             launch = self._compiled.get(key)
             if launch is not None:
                 launch(programs, (*addresses, *numbers, *constants))
                 return
-            kernel = self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
+            kernel = self._compile(programs, (*tensors, *numbers, *constants), warps, stages, chained)
             if kernel is not None:  # Triton's interpreter compiles nothing
                 self._compiled[key] = _direct(kernel, tensors[0].device.index)
         else:
-            self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
+            self._compile(programs, (*tensors, *numbers, *constants), warps, stages, chained)
 
-    def bind(
-        self, tensors: tuple[Tensor | None, ...], *constants: Any, warps: int = 4, stages: int = 3
-    ) -> Callable[..., None]:
-        """A function that launches the kernel, in less time than by looking at all arguments again.
+    def bind(self, *constants: Any, warps: int = 4, stages: int = 3, chained: bool = False) -> BoundLauncher:
+        return BoundLauncher(self, constants, warps, stages, chained)
 
-        Its arguments are the number of programs, the tensors that take the places of None, always of the same
-        dtypes, and whole numbers.
+    def find(
+        self,
+        tensors: tuple[Tensor, ...],
+        numbers: tuple[float, ...],
+        constants: tuple[Any, ...],
+        options: tuple[int, int, bool],
+    ) -> Launch | None:
+        """What launches the kernel with aligned tensors of these kinds, if it is compiled.
+
+        options: warps, stages, chained.
         """
-        addresses = [0 if one is None else one.data_ptr() for one in tensors]
-        places = [at for at, one in enumerate(tensors) if one is None]
-        aligned = not reduce(or_, addresses) % _ALIGNED
-        ready: Launch | None = None
+        return self._compiled.get(_key(tensors, numbers, constants, options))
 
-        def launch(programs: int, others: Sequence[Tensor], *numbers: int) -> None:
-            nonlocal ready
-            usual = aligned and max(numbers) < _LARGE
-            for at, one in zip(places, others, strict=True):
-                addresses[at] = own = one.data_ptr()
-                usual = usual and not own % _ALIGNED
-            if ready is None or not usual:
-                rest = iter(others)
-                every = tuple(next(rest) if one is None else one for one in tensors)
-                self(programs, every, numbers, *constants, warps=warps, stages=stages)
-                if usual:
-                    ready = self._compiled.get(_key(every, numbers, constants, warps, stages))
-            else:
-                ready(programs, (*addresses, *numbers, *constants))
-
-        return launch
-
-    def _compile(self, programs: int, arguments: tuple[Any, ...], warps: int, stages: int) -> Any:
+    def _compile(
+        self, programs: int, arguments: tuple[Any, ...], warps: int, stages: int, chained: bool
+    ) -> Any:
         """Launch by Triton itself, and return what it compiled."""
-        return self.kernel[(programs, 1, 1)](*arguments, num_warps=warps, num_stages=stages)
+        more = {"launch_pdl": True} if chained else {}  # programmatic dependent launch
+        return self.kernel[(programs, 1, 1)](*arguments, num_warps=warps, num_stages=stages, **more)
+
+
+class BoundLauncher:
+    """Launches a kernel with the same constants and with tensors of the same dtypes on the same device.
+
+    That takes less time than looking at all arguments again.
+    """
+
+    def __init__(
+        self, launcher: Launcher, constants: tuple[Any, ...], warps: int, stages: int, chained: bool
+    ) -> None:
+        self._launcher, self._constants, self._options = launcher, constants, (warps, stages, chained)
+        self._launch: Launch | None = None
+
+    def __call__(self, programs: int, tensors: tuple[Tensor, ...], *numbers: int) -> None:
+        warps, stages, chained = self._options
+        self._launcher(
+            programs, tensors, numbers, *self._constants, warps=warps, stages=stages, chained=chained
+        )
+        if self._launch is None and are_aligned(one.data_ptr() for one in tensors):
+            self._launch = self._launcher.find(tensors, numbers, self._constants, self._options)
+
+    def repeat(self, programs: int, addresses: Sequence[int], *numbers: int) -> bool:
+        """Launch with tensors at aligned addresses, if the kernel is compiled; whether it is.
+
+        numbers: of 32 bits.
+        """
+        if self._launch is None:
+            return False
+        self._launch(programs, (*addresses, *numbers, *self._constants))
+        return True
+
+
+def are_aligned(addresses: Iterable[int]) -> bool:
+    """Whether kernels compiled for aligned tensors may be launched with these."""
+    return not reduce(or_, addresses, 0) % _ALIGNED
 
 
 def _direct(kernel: Any, device: int | None) -> Launch:
@@ -141,12 +168,11 @@ def _key(
     tensors: tuple[Tensor, ...],
     numbers: tuple[float, ...],
     constants: tuple[Any, ...],
-    warps: int,
-    stages: int,
+    options: tuple[int, int, bool],
 ) -> tuple[Any, ...]:
     """What a kernel of aligned tensors is compiled for."""
     dtypes = [one.dtype for one in tensors]
-    return tensors[0].device.index, warps, stages, constants, *dtypes, *map(_kind, numbers)
+    return tensors[0].device.index, options, constants, *dtypes, *map(_kind, numbers)
 
 
 def _kind(number: float) -> tuple[type, bool]:

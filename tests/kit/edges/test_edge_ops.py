@@ -8,7 +8,7 @@ from tests.kit.edges import triton_runs
 
 from pinchpoint.kit import Edges
 from pinchpoint.kit.edges import edge_ops
-from pinchpoint.kit.edges.row_chunks import row_chunks
+from pinchpoint.kit.edges.row_chunks import Rows, row_chunks
 
 Q, S, E = 37, 29, 600
 
@@ -49,3 +49,21 @@ def test_inputs_are_gathered_from_points_of_any_dtype_and_width(
                     assert value.is_floating_point() == same.is_floating_point()
                     assert value.dtype is same.dtype or not same.is_floating_point()  # rows: int32 and int64
                     assert torch.equal(value.cpu().to(same.dtype), same)
+
+
+@pytest.mark.parametrize("where", triton_runs.WHERE)
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 700, 1100, 2000])
+def test_every_source_finds_its_edges_among_any_number(
+    count: int, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    few = max(1, min(count, 40))  # no more sources than edges, so that each source searches
+    for sources in (torch.randint(0, few, (count,)), torch.full((count,), few - 1)):
+        values = torch.randint(-8, 8, (count, 3)).float()  # whole numbers, whose sums are exact
+        expected = torch.zeros(few, 3).index_add(0, sources, values)
+        with monkeypatch.context() as patch:
+            device = triton_runs.use_kernels(patch, where)
+            edges = Edges(torch.tensor([0, count]).to(device), sources.int().to(device), few)
+            total = torch.zeros(few, 3, device=device)
+            edge_ops.add_by_source(total, values.to(device), Rows.all_of(edges))
+        assert torch.equal(total.cpu(), expected)

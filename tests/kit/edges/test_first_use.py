@@ -78,7 +78,7 @@ def checked(
 
     layers = layers_of(mlp)
     assert layers is not None
-    return first_use.CheckedMLP(list(mlp), layers, x, dtype, "key", make, 1), made
+    return first_use.CheckedMLP(list(mlp), layers, x, dtype, "key", make, lambda: 1), made
 
 
 @pytest.mark.parametrize("act", [nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh])

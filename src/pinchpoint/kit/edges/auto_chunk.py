@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges import tile_mlp
+from pinchpoint.kit.edges import tile_mlp, wide_mlp
 from pinchpoint.kit.edges.edge_mlp import FlatPath, arithmetic, edge_bytes, fixed_bytes, flat_path
 from pinchpoint.planning.chunk_size import largest_chunk
 
@@ -70,7 +70,11 @@ def auto_chunk(
         own += of_weights + (outputs if weights == "max" and overwrites else 0)  # with the values themselves
         if attention is not None:  # vectors y - x; their gradient, also while both its parts are joined
             own += (4 if moves else 1) * x.shape[1] * wide
-        return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
+        size = largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
+        if path.wide:
+            linear = [layer for layer, _ in path.layers]
+            size = wide_mlp.even_chunk(linear, arithmetic(like), like.device, size)
+        return size
     # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
     own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
     own += edge_bytes(mlp, width, like=like, path=path)

@@ -8,6 +8,7 @@ Both give the same results up to rounding. Letters: e edges of a chunk, W input 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -58,8 +59,9 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath 
 
     if path.compared or is_fake(inputs):
         return make(parts, inputs, None)
-    key, slice_bytes = (structure_of(module), dtype), fixed_bytes(path, like=inputs)
-    return first_use.CheckedMLP(parts, path.layers, inputs, dtype, key, make, slice_bytes)
+    key, like = (structure_of(module), dtype), inputs.new_empty(0)  # the inputs themselves need not be kept
+    slice_bytes = partial(fixed_bytes, path, like=inputs.new_empty(0, dtype=dtype))
+    return first_use.CheckedMLP(parts, path.layers, like, dtype, key, make, slice_bytes)
 
 
 def wide_network(

@@ -19,6 +19,7 @@ from pinchpoint.kit.triton_launch import Launcher
 
 _TILE = 2048  # values that a program processes at one time
 _NARROW_TILE = 512  # values for which one warp is enough
+_PROBES = 32  # places of a search that are read at the same time
 _GATHERED = 32  # columns of f that a program gathers at one time
 
 
@@ -165,7 +166,7 @@ def add_runs(
             order if at is None else at,
             total if more is None else more[0],
         ),
-        (count, count.bit_length()),
+        (count, _search_steps(count)),
         total.stride(0),
         values.stride(0),
         0 if gradient is None else gradient.stride(0),
@@ -175,6 +176,7 @@ def add_runs(
         width,
         power_of_2(width),
         16,
+        _PROBES,
         sum_type(total, values),
         by_source,
         gradient is not None,
@@ -196,6 +198,11 @@ def row_tile(channels: int, rows: Rows) -> tuple[int, int, int]:
 def power_of_2(number: int) -> int:
     """The least power of 2 that is not below a number. That of Triton takes as long as a launch."""
     return 1 << max(number - 1, 0).bit_length()
+
+
+def _search_steps(count: int) -> int:
+    """The steps in which `_add_runs` finds one of so many places."""
+    return 0 if count <= 0 else 1 + _search_steps(-(-count // _PROBES) - 1)
 
 
 def sum_type(*tensors: Tensor) -> Any:
@@ -383,6 +390,7 @@ def _add_runs(
     W: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
+    PROBES: tl.constexpr,
     SUM: tl.constexpr,
     BY_SOURCE: tl.constexpr,
     HAS_G: tl.constexpr,
@@ -397,14 +405,17 @@ def _add_runs(
     at = tl.program_id(0).to(tl.int64)
     source = at
     if BY_SOURCE:
-        low = at * 0
-        high = low + count
+        # Of the `left` places from `at` on, those before the run have lower sources.
+        at = at * 0
+        left = at + count
         for _ in range(steps):
-            middle = (low + high) // 2
-            below = tl.load(ordered + middle, mask=middle < count, other=2147483647) < source
-            low = tl.where(below & (low < high), middle + 1, low)
-            high = tl.where(below, high, middle)
-        at = low
+            stride = (left + PROBES - 1) // PROBES
+            ahead = tl.arange(0, PROBES) * stride
+            below = tl.load(ordered + at + ahead, mask=ahead < left, other=2147483647) < source
+            passed = tl.sum(below.to(tl.int32), axis=0)
+            beyond = tl.where(passed > 0, (passed - 1) * stride + 1, 0)
+            at += beyond
+            left = tl.where(passed > 0, tl.minimum(stride - 1, left - beyond), 0)
         mine = tl.load(ordered + at, mask=at < count, other=-1) == source
     else:
         source = tl.load(ordered + at).to(tl.int64)

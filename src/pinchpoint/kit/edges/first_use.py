@@ -42,8 +42,8 @@ Maker = Callable[[list[nn.Module], Tensor, int | None], Network]
 class CheckedMLP:
     """A `Network` of kernels, or of layers where the kernels are wrong.
 
-    dtype: that of the products. key: what the kernels are compiled for. slice_bytes: of what runs layer by
-    layer at a time.
+    dtype: that of the products. like: as for `make`; it is kept. key: what the kernels are compiled for.
+    slice_bytes: of what runs layer by layer at a time.
     """
 
     adds_at_end = True
@@ -56,27 +56,24 @@ class CheckedMLP:
         dtype: torch.dtype,
         key: Hashable,
         make: Maker,
-        slice_bytes: int,
+        slice_bytes: Callable[[], int],
     ) -> None:
         self._kernels = make(parts, like, None)
         self.dtype = dtype
-        self._parts, self._make = parts, make
-        self._like = like.new_empty(0)  # the inputs need not be kept
+        self._parts, self._linear, self._make, self._like = parts, layers, make, like
         self._key = key, like.dtype, parts[0].weight.dtype, like.device
-        widths = [layer.out_features for layer, _ in layers]
-        edge_bytes = (sum(widths) + 2 * max(widths)) * self.dtype.itemsize
-        self._slice = max(_LEAST_SLICE, slice_bytes // edge_bytes)
-        self._layers = LayeredMLP.of(layers, self._slice, self.dtype)
-        self._shapes = [one.shape for layer, _ in layers for one in layer.parameters()]
+        self._slice_bytes = slice_bytes
+        self._layers: LayeredMLP | None = None  # if they are needed
         self._sums: Gradients = {}
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self._right(FORWARD):
             return self._kernels.forward(inputs)
-        out = inputs.new_empty(len(inputs), self._layers.layers[-1].weight.shape[0], dtype=self.dtype)
-        for begin in range(0, len(inputs), self._slice):
-            part = slice(begin, begin + self._slice)
-            out[part] = self._layers.forward(inputs[part])
+        layers = self._by_layers()
+        out = inputs.new_empty(len(inputs), layers.layers[-1].weight.shape[0], dtype=self.dtype)
+        for begin in range(0, len(inputs), layers.edges):
+            part = slice(begin, begin + layers.edges)
+            out[part] = layers.forward(inputs[part])
         return out
 
     def backward(
@@ -85,15 +82,17 @@ class CheckedMLP:
         wants = {"want_inputs": want_inputs, "want_values": want_values}
         if self._right((want_inputs, want_values)):
             return self._kernels.backward(inputs, gradient, into, **wants)
+        layers = self._by_layers()
         if not self._sums:  # of all parameters: which are wanted is known at the end
+            parameters = (one for layer, _ in self._linear for one in layer.parameters())
             self._sums = {
-                at: torch.zeros(shape, dtype=torch.float32, device=inputs.device)
-                for at, shape in enumerate(self._shapes)
+                at: torch.zeros(one.shape, dtype=torch.float32, device=inputs.device)
+                for at, one in enumerate(parameters)
             }
         values = gradient if gradient.dtype is self.dtype else torch.empty_like(gradient, dtype=self.dtype)
-        for begin in range(0, len(inputs), self._slice):
-            part = slice(begin, begin + self._slice)
-            of_inputs, own = self._layers.backward(inputs[part], gradient[part], self._sums, **wants)
+        for begin in range(0, len(inputs), layers.edges):
+            part = slice(begin, begin + layers.edges)
+            of_inputs, own = layers.backward(inputs[part], gradient[part], self._sums, **wants)
             if of_inputs is not None:
                 inputs[part] = of_inputs
             if own is not None:
@@ -102,11 +101,19 @@ class CheckedMLP:
 
     def finish(self, into: Gradients) -> None:
         self._kernels.finish(into)
-        self._layers.finish(into)
+        self._layers = None
         for at, one in into.items():
             if at in self._sums:
                 one += self._sums[at]
         self._sums = {}
+
+    def _by_layers(self) -> LayeredMLP:
+        if self._layers is None:
+            widths = [layer.out_features for layer, _ in self._linear]
+            edge_bytes = (sum(widths) + 2 * max(widths)) * self.dtype.itemsize
+            edges = max(_LEAST_SLICE, self._slice_bytes() // edge_bytes)
+            self._layers = LayeredMLP.of(self._linear, edges, self.dtype)
+        return self._layers
 
     def _right(self, what: Hashable) -> bool:
         """Whether these kernels are right: those of forward, or of backward with these results."""

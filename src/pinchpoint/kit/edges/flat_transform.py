@@ -11,6 +11,7 @@ again, the values are recomputed chunk by chunk, bit for bit.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -177,15 +178,14 @@ class _FlatTransform(torch.autograd.Function):
         ctx.job, ctx.network, ctx.scores, ctx.input_dtype = job, network, scores, mlp_inputs.dtype
         ctx.save_for_backward(x, y, f, quadrature, edge_attr, lse, wide_out, largest, ties, *parameters)
         device = x.device.type
-        ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         job: Job = ctx.job
         x, y, f, quadrature, edge_attr, lse, out, largest, ties, *parameters = ctx.saved_tensors
-        enabled, dtype = ctx.autocast
-        with torch.no_grad(), edge_ops.on_device(x), torch.autocast(x.device.type, dtype, enabled=enabled):
+        with torch.no_grad(), edge_ops.on_device(x), _autocast_as_before(job, *ctx.autocast):
             back = _BackwardPass(
                 job,
                 (ctx.network, ctx.scores),
@@ -218,6 +218,16 @@ class _OnceDifferentiable(torch.autograd.Function):
             "memory='flat' does not support second derivatives.",
             hint="Leave gradients of the transform out of the loss: no other memory supports them either.",
         )
+
+
+def _autocast_as_before(
+    job: Job, device: str, dtype: torch.dtype, enabled: bool
+) -> AbstractContextManager[Any]:
+    """The autocast of forward; nothing, which takes less time, if it is off and kernels alone run."""
+    paths = [path for path in (job.mlp_path, job.attention_path) if path is not None]
+    if all(path.is_flat for path in paths) and not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, dtype, enabled=enabled)
 
 
 def _row_gradient(job: Job, gradient: Tensor) -> Tensor:

@@ -192,7 +192,7 @@ class Net:
     the matrix units, that of the inputs with a column of ones. places: where each layer's gradients begin
     among the sums, its weight before its bias, and the end. bf16: products of bf16 numbers, else of fp16.
     parts: how many of them add up to a number. fast: activations with the accuracy of 16 bits. columns,
-    stored, edges: those of the `Plan`.
+    stored, edges: those of the `Plan`. chained: kernels wait for the launch before them by themselves.
     """
 
     inputs: int
@@ -211,6 +211,7 @@ class Net:
     columns: bool
     stored: bool
     edges: int
+    chained: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ the largest. An infinite input or gradient makes the results of its whole chunk 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from pinchpoint.kit.edges.mlp_support import (
 )
 from pinchpoint.kit.edges.tile_mlp import Gradients, Net, first_sums
 from pinchpoint.kit.edges.wide_plans import PLANS, Plan, plans_of
+from pinchpoint.kit.edges.wide_steps import Chunk, Launch, SlicePass, Slot, Step
 from pinchpoint.kit.triton_launch import Launcher
 
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp` except in float32; single hidden layers always are
@@ -48,20 +50,7 @@ MOST_HIDDEN_LAYERS = 4
 _DTYPES = (torch.float32, torch.bfloat16)
 TILE = 16  # the narrowest tile of the matrix units
 _MOST_TILE = 128  # edges: slices are multiples of it
-_FAST = True  # whether 16-bit kernels use instructions that Triton's interpreter lacks
-
-
-class Chunk(NamedTuple):
-    """The tensors of a chunk: those of forward are the first two, (e, inputs) and (e, outputs)."""
-
-    inputs: Tensor
-    out: Tensor | None = None
-    gradient: Tensor | None = None
-    of_inputs: Tensor | None = None
-    values: Tensor | None = None
-
-
-Step = Callable[[Chunk, int, int], None]  # of a chunk, where a slice begins, and its edges
+_FAST = True  # whether kernels use instructions that Triton's interpreter lacks
 
 
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
@@ -179,10 +168,25 @@ def _slice_edges(
     If there are several slices, every program has the same number of tiles in all but the last.
     """
     most = max(1, limit_bytes // (layers * width * size) // _MOST_TILE) * _MOST_TILE
-    unit = programs * max(PLANS[size, width].first.edges, PLANS[size, width].middle.edges)
-    if most >= unit and unit % _MOST_TILE == 0:
-        most = most // unit * unit
+    most = _whole_rounds(most, size, width, programs)
     return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
+
+
+def _whole_rounds(edges: int, size: int, width: int, programs: int) -> int:
+    """The most of these edges with which every program has the same number of tiles; all, if they are few."""
+    unit = programs * max(PLANS[size, width].first.edges, PLANS[size, width].middle.edges)
+    return edges // unit * unit if edges >= unit and unit % _MOST_TILE == 0 else edges
+
+
+def even_chunk(linear: list[nn.Linear], dtype: torch.dtype, device: torch.device, edges: int) -> int:
+    """The edges of a chunk, at most these, so that in 16 bits no program waits for others in its last slice.
+
+    float32 kernels have more and smaller tiles; more chunks would take longer.
+    """
+    if dtype.itemsize > 2:
+        return edges
+    widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
+    return _whole_rounds(edges, dtype.itemsize, _padded(widths), processors(device))
 
 
 class _Sums(NamedTuple):
@@ -231,7 +235,10 @@ class WideMLP(ABC):
         self._edges = edges
         self.widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
         self.width = _padded(self.widths)
-        self.plans = plans = plans_of(size, self.width, torch.cuda.get_device_capability(like.device))
+        capability = torch.cuda.get_device_capability(like.device)
+        self.plans = plans = plans_of(size, self.width, capability)
+        # Programs load their weights while the launch before ends; older GPUs cannot.
+        self._chained = _FAST and capability == HOPPER
         # Each kernel writes whole tiles; a larger tile of the next one would have rows that nothing wrote.
         order = plans.inputs, plans.between, plans.back_last, plans.middle, plans.first
         tiles = [plan.edges for plan in order]
@@ -249,9 +256,21 @@ class WideMLP(ABC):
         self._sum_bytes = self.places.bytes_of(self.programs, self.groups)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
-        # What a slice runs, made once for all chunks that have slices of the same length.
-        self._steps: dict[tuple[Any, ...], list[Step]] = {}
-        self.sums: tuple[Tensor, Tensor] | None = None
+        self._buffers_for = -1  # edges
+        shape = (
+            self.dtype,
+            tuple(self.widths),
+            self._act,
+            self._has_bias,
+            plans,
+            self.programs,
+            _FAST,
+            self._chained,
+        )
+        dtypes = tuple(one.dtype for pair in self.weights for one in pair)
+        self._steps = _steps_of(type(self), like.device, *shape, *dtypes)
+        self._passes: dict[tuple[Any, ...], SlicePass] = {}
+        self.sums: list[Tensor] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
         out = torch.empty(inputs.shape[0], self.widths[-1], dtype=self.dtype, device=inputs.device)
@@ -261,12 +280,8 @@ class WideMLP(ABC):
         self._start_chunk(inputs, None)
         if isinstance(inputs, compat.FakeTensor):
             return out
-        turns, edges = self._turns(), inputs.shape[0]
-        most = self._most_edges(turns, edges, self._buffers[0].numel())
-        key = "forward", most, inputs.dtype
-        if key not in self._steps:
-            self._steps[key] = self._forward_steps(self._views(turns, most))
-        self._run(key, Chunk(inputs, out), most)
+        most = self._most_edges(self._turns(), inputs.shape[0], self._buffers[0].numel())
+        self._run(("forward", inputs.dtype), most, Chunk(inputs, out), self._forward_steps)
         return out
 
     def backward(
@@ -278,31 +293,26 @@ class WideMLP(ABC):
             values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device)
         if not inputs.shape[0]:
             return of_inputs, values
-        if self.sums is None:
+        if not self.sums:
             shapes = (self.programs, self.places.ends[-1]), (self.groups, self.places.between[-1])
-            first, second = (
-                torch.zeros(shape, dtype=torch.float32, device=inputs.device) for shape in shapes
-            )
-            self.sums = first, second
+            self.sums = [torch.zeros(shape, dtype=torch.float32, device=inputs.device) for shape in shapes]
         self._prepare(inputs)
         self._start_chunk(inputs, gradient)
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
         layers, edges = self._layers_in_backward(want_inputs=want_inputs), inputs.shape[0]
         most = self._most_edges(layers, edges, _buffer_limit(self.widths, self._size, self._sum_bytes))
-        key = want_inputs, want_values, most, inputs.dtype, gradient.dtype
-        if key not in self._steps:
-            views = self._views(layers, most)
-            self._steps[key] = self._backward_steps(views, want_inputs=want_inputs, want_values=want_values)
-        self._run(key, Chunk(inputs, None, gradient, of_inputs, values), most)
+        make = partial(self._backward_steps, want_inputs=want_inputs, want_values=want_values)
+        key = want_inputs, want_values, inputs.dtype, gradient.dtype
+        self._run(key, most, Chunk(inputs, None, gradient, of_inputs, values), make)
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
         """Add the sums of all programs to `into`, and free the buffers."""
         self._buffers.clear()
-        self._steps.clear()
-        sums, self.sums = self.sums, None
-        if sums is None or not into:
+        self._passes.clear()
+        sums, self.sums = self.sums, []
+        if not sums or not into:
             return
         ends, between = (one.sum(0) for one in sums)
         own, totals, number = [], [], 0
@@ -325,11 +335,12 @@ class WideMLP(ABC):
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        size = _buffer_bytes(self.widths, edges, self._size, self.programs, self._sum_bytes)
-        if not self._buffers or self._buffers[0].numel() < size:
+        if not self._buffers or edges > self._buffers_for:
             self._buffers.clear()
-            self._steps.clear()
+            self._passes.clear()
+            size = _buffer_bytes(self.widths, edges, self._size, self.programs, self._sum_bytes)
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))
+            self._buffers_for = edges
         self._convert(inputs)
 
     @abstractmethod
@@ -349,11 +360,15 @@ class WideMLP(ABC):
         """The number of layers of which backward holds values."""
 
     @abstractmethod
-    def _forward_steps(self, buffers: list[Tensor]) -> list[Step]:
-        """What writes the outputs of a slice. buffers: (slice, width) each."""
+    def _tensors(self) -> dict[str, list[Tensor]]:
+        """What the kernels read beside chunks, buffers, the layers as they are, and the sums."""
 
     @abstractmethod
-    def _backward_steps(self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool) -> list[Step]:
+    def _forward_steps(self) -> list[Step]:
+        """What writes the outputs of a slice, with as many buffers as there are turns."""
+
+    @abstractmethod
+    def _backward_steps(self, *, want_inputs: bool, want_values: bool) -> list[Step]:
         """What adds the gradients of a slice to the sums, and writes that of its inputs, and its outputs, if
         they are wanted.
         """
@@ -361,44 +376,34 @@ class WideMLP(ABC):
     def step(
         self,
         kernel: Launcher,
-        tensors: tuple[Tensor | str, ...],
+        slots: tuple[Slot, ...],
         plan: Plan,
         *constants: Any,
         programs: int | None = None,
-    ) -> Step:
-        """The launch of a kernel for a slice. tensors: those of a chunk by name.
+    ) -> Launch:
+        """The launch of a kernel for a slice. programs: how many, if not one for each tile up to the most."""
+        bound = kernel.bind(self.net(plan), *constants, warps=plan.warps, stages=1, chained=self._chained)
+        return Launch(bound, slots, plan.edges, programs)
 
-        Every kernel takes where the slice begins, its edges, and the programs, also if it does not read one.
-        programs: how many, if not one for each tile up to the most.
+    def _run(self, key: tuple[Any, ...], most: int, chunk: Chunk, make: Callable[[], list[Step]]) -> None:
+        """Run the steps that `make` makes for slices of at most `most` edges. key: on what the steps depend,
+        beside the network's own shape.
         """
-        of_chunk = [Chunk._fields.index(one) for one in tensors if isinstance(one, str)]
-        fixed = tuple(None if isinstance(one, str) else one for one in tensors)
-        launch = kernel.bind(fixed, self.net(plan), *constants, warps=plan.warps, stages=1)
-        most = self.programs
-
-        def run(chunk: Chunk, begin: int, count: int) -> None:
-            number = min(most, -(-count // plan.edges)) if programs is None else programs
-            launch(number, [chunk[at] for at in of_chunk], begin, count, number)
-
-        return run
-
-    def _run(self, key: tuple[Any, ...], chunk: Chunk, most: int) -> None:
-        """Run all steps for one slice of at most `most` edges after another."""
-        steps, edges = self._steps[key], chunk.inputs.shape[0]
-        for begin in range(0, edges, most):
-            for step in steps:
-                step(chunk, begin, min(most, edges - begin))
+        own = self._passes.get((key, most))
+        if own is None:
+            steps = self._steps.get(key)
+            if steps is None:
+                steps = self._steps[key] = make()
+            weights, biases = ([pair[at] for pair in self.weights] for at in range(2))
+            tensors = {"weight": weights, "bias": biases, "sums": self.sums, **self._tensors()}
+            memory = self._buffers[0]
+            own = SlicePass(steps, memory, most, self.width, self.dtype, tensors, self.programs)
+            self._passes[key, most] = own
+        own.run(chunk)
 
     def _most_edges(self, layers: int, edges: int, limit_bytes: int) -> int:
         """`_slice_edges` of this network."""
         return _slice_edges(layers, edges, self._size, self.width, self.programs, limit_bytes)
-
-    def _views(self, layers: int, edges: int) -> list[Tensor]:
-        size = edges * self.width * self._size
-        return [
-            self._buffers[0][at * size : (at + 1) * size].view(self.dtype).view(edges, self.width)
-            for at in range(layers)
-        ]
 
     def block_programs(self, plan: Plan) -> int:
         """All programs, less those that would not have all blocks of columns together."""
@@ -429,8 +434,15 @@ class WideMLP(ABC):
                 columns=False,
                 stored=False,
                 edges=plan.edges,
+                chained=self._chained,
             )
         return self._nets[plan]
+
+
+@lru_cache(maxsize=64)
+def _steps_of(*_kind: Hashable) -> dict[tuple[Any, ...], list[Step]]:
+    """The steps of all networks of a kind, which they add to."""
+    return {}
 
 
 def _groups(programs: int, width: int, between: Plan) -> int:

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.kit.edges import wide_mlp
+from pinchpoint.kit.edges.wide_steps import Copy, Slot, Step
+
+_KNOWN = ("norms", 0), ("bounds", 0)  # what bounds the numbers of a chunk
 
 
 class WideParts(wide_mlp.WideMLP):
@@ -51,21 +54,22 @@ class WideParts(wide_mlp.WideMLP):
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return self.last + 1
 
-    def _forward_steps(self, buffers: list[Tensor]) -> list[wide_mlp.Step]:
-        steps = [self._first(buffers[0])]
-        for layer in range(1, self.last + 1):
-            below, here = buffers[(layer + 1) % 2], buffers[layer % 2]
-            steps.append(self._middle(layer, below, None, here))
-        return [*steps, self._outputs(buffers[self.last % 2], "out", apply=False)]
+    def _tensors(self) -> dict[str, list[Tensor]]:
+        assert self._packed is not None and self._bounds is not None
+        return {"packed": [self._packed[0]], "norms": [self._packed[1]], "bounds": [self._bounds]}
 
-    def _backward_steps(
-        self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool
-    ) -> list[wide_mlp.Step]:
-        assert self.sums is not None and self._packed is not None and self._bounds is not None
-        free = list(buffers)
-        z: dict[int, Tensor] = {}
+    def _forward_steps(self) -> list[Step]:
+        steps: list[Step] = [self._first(0)]
+        for layer in range(1, self.last + 1):
+            steps.append(self._middle(layer, (layer + 1) % 2, None, layer % 2))
+        return [*steps, self._outputs(self.last % 2, "out", apply=False)]
+
+    def _backward_steps(self, *, want_inputs: bool, want_values: bool) -> list[Step]:
+        kernels = _backward_kernels()
+        free = list(range(self.last + 1))  # buffers
+        z: dict[int, int] = {}
         activations = free.pop(0)
-        steps = [self._first(activations)]
+        steps: list[Step] = [self._first(activations)]
         for layer in range(1, self.last + 1):
             z[layer] = free.pop(0)
             after = free.pop(0) if layer < self.last else None
@@ -73,15 +77,14 @@ class WideParts(wide_mlp.WideMLP):
             free.insert(0, activations)
             if after is not None:
                 activations = after
-        spare, known, kernels = free[0], (self._packed[1], self._bounds), _backward_kernels()
-        width = self.widths[-1]
-        outputs = spare.view(-1)[: spare.shape[0] * width].view(-1, width)
+        spare, top = free[0], z[self.last]
         if want_values:
-            steps.append(self._outputs(z[self.last], outputs, apply=True))
-        plan, top = self.plans.back_last, z[self.last]
+            steps.append(self._outputs(top, ("buffer", spare), apply=True))
+        plan = self.plans.back_last
+        tensors: tuple[Slot, ...] = ("buffer", top), ("parts", top), "gradient", ("sums", 0)
         step = self.step(
             kernels.back_last,
-            (top, _parts_of(top), "gradient", self.sums[0], self.weights[-1][0], *known),
+            (*tensors, ("weight", self.last + 1), *_KNOWN),
             plan,
             *self.places.ends[1:],
             plan.columns,
@@ -89,15 +92,15 @@ class WideParts(wide_mlp.WideMLP):
         )
         steps.append(step)
         if want_values:
-            steps.append(_copy_to_values(outputs))  # which may replace the gradient
+            steps.append(Copy(spare))  # which may replace the gradient
         plan = self.plans.between
         narrow = self.net(plan).inputs_padded == wide_mlp.TILE
         for layer in range(self.last, 0, -1):
             below = z[layer - 1] if layer > 1 else spare
-            lower = "inputs", below, _parts_of(below), self.sums[1], self.sums[0]
+            lower: tuple[Slot, ...] = "inputs", ("buffer", below), ("parts", below), ("sums", 1), ("sums", 0)
             step = self.step(
                 kernels.back_between,
-                (_parts_of(z[layer]), *lower, self._packed[0], *self.weights[0], *known),
+                (("parts", z[layer]), *lower, ("packed", 0), ("weight", 0), ("bias", 0), *_KNOWN),
                 plan,
                 layer,
                 self.places.between[layer - 1],
@@ -112,55 +115,35 @@ class WideParts(wide_mlp.WideMLP):
             )
             steps.append(step)
         if want_inputs:
-            tensors = "inputs", _parts_of(spare), "of_inputs", self.sums[0], self.weights[0][0], *known
+            tensors = "inputs", ("parts", spare), "of_inputs", ("sums", 0), ("weight", 0), *_KNOWN
             plan, ends = self.plans.inputs, self.places.ends[-1]
             steps.append(self.step(kernels.first_gradient, tensors, plan, ends, plan.stages))
         return steps
 
-    def _first(self, after: Tensor) -> wide_mlp.Step:
-        assert self._packed is not None and self._bounds is not None
-        tensors = "inputs", _parts_of(after), *self.weights[0], self._packed[1], self._bounds
+    def _first(self, after: int) -> Step:
+        tensors = "inputs", ("parts", after), ("weight", 0), ("bias", 0), *_KNOWN
         return self.step(_kernels().first_layer, tensors, self.plans.first)
 
-    def _middle(
-        self, layer: int, values: Tensor, before: Tensor | None, after: Tensor | None
-    ) -> wide_mlp.Step:
+    def _middle(self, layer: int, values: int, before: int | None, after: int | None) -> Step:
         """A hidden layer from the activations below: z to `before`, activations to `after`."""
-        assert self._packed is not None and self._bounds is not None
         plan = self.plans.middle
         tensors = (
-            _parts_of(values),
-            values if before is None else before,
-            _parts_of(values if after is None else after),
-            self._packed[0],
-            self.weights[layer][1],
-            self._packed[1],
-            self._bounds,
+            ("parts", values),
+            ("buffer", values if before is None else before),
+            ("parts", values if after is None else after),
+            ("packed", 0),
+            ("bias", layer),
+            *_KNOWN,
         )
         constants = layer, plan.columns, before is not None, after is not None
         programs = self.block_programs(plan)
         return self.step(_kernels().middle_layer, tensors, plan, *constants, programs=programs)
 
-    def _outputs(self, values: Tensor, out: Tensor | str, *, apply: bool) -> wide_mlp.Step:
+    def _outputs(self, values: int, out: Slot, *, apply: bool) -> Step:
         """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
-        assert self._packed is not None and self._bounds is not None
-        tensors = _parts_of(values), values, out, *self.weights[-1], self._packed[1], self._bounds
+        top = self.last + 1
+        tensors = ("parts", values), ("buffer", values), out, ("weight", top), ("bias", top), *_KNOWN
         return self.step(_kernels().outputs, tensors, self.plans.outputs, apply)
-
-
-def _copy_to_values(rows: Tensor) -> wide_mlp.Step:
-    """Copies the rows of a slice to their place among the values of a chunk."""
-
-    def copy(chunk: wide_mlp.Chunk, begin: int, count: int) -> None:
-        assert chunk.values is not None
-        chunk.values[begin : begin + count] = rows[:count]
-
-    return copy
-
-
-def _parts_of(values: Tensor) -> Tensor:
-    """The memory of float32 numbers as that of twice as many fp16 numbers."""
-    return values.view(torch.float16)
 
 
 def _kernels() -> Any:

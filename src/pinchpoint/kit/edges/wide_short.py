@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from pinchpoint.kit.edges import wide_mlp
+from pinchpoint.kit.edges.wide_steps import Slot, Step
 
 
 class WideShort(wide_mlp.WideMLP):
@@ -36,44 +37,48 @@ class WideShort(wide_mlp.WideMLP):
     def _layers_in_backward(self, *, want_inputs: bool) -> int:
         return max(self.last, 1 + want_inputs)
 
-    def _forward_steps(self, buffers: list[Tensor]) -> list[wide_mlp.Step]:
-        z = [buffers[at % len(buffers)] for at in range(self._layers_in_forward())]
+    def _tensors(self) -> dict[str, list[Tensor]]:
+        assert self._converted is not None
+        return {"converted": self._converted}
+
+    def _forward_steps(self) -> list[Step]:
+        turns, layers = self._turns(), self._layers_in_forward()
+        z = [at % turns for at in range(layers)]
         return [*self._hidden(z), self._outputs(z[-1])]
 
-    def _hidden(self, z: list[Tensor]) -> list[wide_mlp.Step]:
-        """z of hidden layer 1 and above, as many as there are buffers."""
-        assert self._converted is not None
-        first = "inputs", z[0], *self.weights[0], self._converted[1], self.weights[1][1]
-        steps = [self.step(_kernels().first_two, first, self.plans.first)]
+    def _hidden(self, z: list[int]) -> list[Step]:
+        """z of hidden layer 1 and above, to these buffers."""
+        first = "inputs", ("buffer", z[0]), ("weight", 0), ("bias", 0), ("converted", 1), ("bias", 1)
+        steps: list[Step] = [self.step(_kernels().first_two, first, self.plans.first)]
         for layer in range(2, len(z) + 1):
-            tensors = z[layer - 2], z[layer - 1], self._converted[layer], self.weights[layer][1]
+            below, here = ("buffer", z[layer - 2]), ("buffer", z[layer - 1])
+            tensors = below, here, ("converted", layer), ("bias", layer)
             steps.append(self.step(_kernels().middle_layer, tensors, self.plans.middle, layer))
         return steps
 
-    def _outputs(self, z: Tensor) -> wide_mlp.Step:
+    def _outputs(self, z: int) -> Step:
         """The outputs from z of the highest hidden layer that is in memory."""
-        assert self._converted is not None
-        weights = self._converted[-2], self.weights[-2][1], self._converted[-1], self.weights[-1][1]
+        top = self.last + 1
+        weights = ("converted", top - 1), ("bias", top - 1), ("converted", top), ("bias", top)
         two = self._layers_in_forward() < self.last
-        return self.step(_kernels().last_two, (z, "out", *weights), self.plans.outputs, two)
+        return self.step(_kernels().last_two, (("buffer", z), "out", *weights), self.plans.outputs, two)
 
-    def _backward_steps(
-        self, buffers: list[Tensor], *, want_inputs: bool, want_values: bool
-    ) -> list[wide_mlp.Step]:
-        assert self._converted is not None and self.sums is not None
-        z, of_first, kernels = buffers[: self.last], buffers[min(1, len(buffers) - 1)], _kernels()
-        steps = self._hidden(z)
-        weights = self._converted[-1], self.weights[-1][1]
-        tensors = z[-1], "gradient", "values" if want_values else "gradient", self.sums[0], *weights
+    def _backward_steps(self, *, want_inputs: bool, want_values: bool) -> list[Step]:
+        kernels, top = _kernels(), self.last + 1
+        of_first = min(1, self._layers_in_backward(want_inputs=want_inputs) - 1)
+        steps = self._hidden(list(range(self.last)))
+        values = "values" if want_values else "gradient"
+        tensors: tuple[Slot, ...] = ("buffer", self.last - 1), "gradient", values, ("sums", 0)
+        weights = ("converted", top), ("bias", top)
         constants = *self.places.ends[1:], want_values
-        steps.append(self.step(kernels.back_last, tensors, self.plans.back_last, *constants))
+        steps.append(self.step(kernels.back_last, (*tensors, *weights), self.plans.back_last, *constants))
         plan = self.plans.between
         for layer in range(self.last, 0, -1):
-            before = z[layer - 2] if layer > 1 else of_first
-            sums = self.sums[1], self.sums[0]
+            before = layer - 2 if layer > 1 else of_first
+            tensors = ("buffer", layer - 1), "inputs", ("buffer", before), ("sums", 1), ("sums", 0)
             step = self.step(
                 kernels.back_between,
-                (z[layer - 1], "inputs", before, *sums, self._converted[layer], *self.weights[0]),
+                (*tensors, ("converted", layer), ("weight", 0), ("bias", 0)),
                 plan,
                 layer,
                 self.places.between[layer - 1],
@@ -86,7 +91,7 @@ class WideShort(wide_mlp.WideMLP):
             )
             steps.append(step)
         if want_inputs:
-            last = "inputs", of_first, "of_inputs", self.sums[0], self.weights[0][0]
+            last = "inputs", ("buffer", of_first), "of_inputs", ("sums", 0), ("weight", 0)
             ends = self.places.ends[-1]
             steps.append(self.step(kernels.first_gradient, last, self.plans.inputs, ends))
         return steps

@@ -41,6 +41,7 @@ from pinchpoint.kit.edges.tile_kernels.wide_parts_triton import (
 from pinchpoint.kit.edges.tile_kernels.wide_triton import (
     add_first,
     load_first_rows,
+    wait_for_last,
 )
 from pinchpoint.kit.triton_launch import Launcher
 
@@ -79,6 +80,7 @@ def back_last(
     c = tl.arange(0, COUT)
     mask = (c < OUT)[:, None] & (n < WIDE)[None, :]
     weight = split(tl.load(w_out + c[:, None] * WIDE + n[None, :], mask=mask, other=0.0).to(tl.float32), NET)
+    wait_for_last(NET)
     up, factor = scale_of_values(norms, bounds, LAST, NET)
     up_dz = scale_of_slopes(norms, bounds, LAST, NET)[0]
     up_g, factor_g = scale_of(tl.load(bounds + 1))
@@ -172,6 +174,9 @@ def back_between(
     n = (tl.program_id(0) % BLOCKS) * NB + tl.arange(0, NB)
     k = tl.arange(0, H)
     block = load_packed(packed, k, n, LAYER, H)
+    if FIRST:
+        lower = load_first_rows(w_in, b_in, n, NET)
+    wait_for_last(NET)
     up, factor_a = scale_of_values(norms, bounds, LAYER - 1, NET)
     _, factor = scale_of_slopes(norms, bounds, LAYER, NET)
     up_dz, factor_dz = scale_of_slopes(norms, bounds, LAYER - 1, NET)
@@ -187,7 +192,6 @@ def back_between(
     largest = tl.zeros((EDGES, NB), tl.float32)
     # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
     if FIRST:
-        lower = load_first_rows(w_in, b_in, n, NET)
         z = first_values(inputs, lower, first, begin, count, NET)
     else:
         z = load_z(before, edges_of(first, NET), n, first < tiles, H)
@@ -271,6 +275,7 @@ def first_gradient(
     k = tl.arange(0, KIN)
     h = tl.arange(0, H)
     weight = load_weight(w_in, w_in, NET.widths[0], IN, H, KIN, False, NET)
+    wait_for_last(NET)
     _, factor = scale_of_slopes(norms, bounds, 0, NET)
     EDGES: tl.constexpr = NET.edges
     total = tl.zeros((H, KIN), tl.float32)

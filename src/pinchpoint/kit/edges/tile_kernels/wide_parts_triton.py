@@ -34,9 +34,7 @@ from pinchpoint.kit.edges.tile_kernels.arithmetic_triton import (
     load_weight,
     split,
 )
-from pinchpoint.kit.edges.tile_kernels.wide_triton import (
-    load_first_rows,
-)
+from pinchpoint.kit.edges.tile_kernels.wide_triton import load_first_rows, wait_for_last
 from pinchpoint.kit.triton_launch import Launcher
 
 _RUN = tl.constexpr(64)  # numbers whose high parts stand together
@@ -255,6 +253,7 @@ def first_layer(inputs, after, w_in, b_in, norms, bounds, begin, count, programs
     EDGES: tl.constexpr = NET.edges
     h = tl.arange(0, H)
     lower = load_first_rows(w_in, b_in, h, NET)
+    wait_for_last(NET)
     up, _ = scale_of_values(norms, bounds, 0, NET)
     largest = tl.zeros((EDGES, H), tl.float32)
     x = _inputs(inputs, tl.program_id(0), begin, count, NET)
@@ -299,6 +298,7 @@ def middle_layer(
     block = load_packed(packed, n, k, LAYER, H)
     block = tl.trans(block[0]), tl.trans(block[1])
     start = tl.load(bias + n, mask=(n < WIDE) & NET.bias, other=0.0).to(tl.float32)
+    wait_for_last(NET)
     _, factor = scale_of_values(norms, bounds, LAYER - 1, NET)
     factor *= tl.load(norms + 4 * LAYER + 3)
     up, _ = scale_of_values(norms, bounds, LAYER, NET)
@@ -350,6 +350,7 @@ def outputs(
     c = tl.arange(0, COUT)
     weight = load_weight(w_out, b_out, OUT, NET.widths[LAST], COUT, H, False, NET)
     start = load_bias(b_out, OUT, COUT, NET)
+    wait_for_last(NET)
     up, factor = scale_of_values(norms, bounds, LAST, NET)
     tiles = tl.cdiv(count, NET.edges)
     first = tl.program_id(0)

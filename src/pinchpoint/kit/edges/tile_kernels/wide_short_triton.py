@@ -32,7 +32,11 @@ from pinchpoint.kit.edges.tile_kernels.arithmetic_triton import (
     to_16_bits,
     zeros,
 )
-from pinchpoint.kit.edges.tile_kernels.wide_triton import add_first, load_first_rows
+from pinchpoint.kit.edges.tile_kernels.wide_triton import (
+    add_first,
+    load_first_rows,
+    wait_for_last,
+)
 from pinchpoint.kit.triton_launch import Launcher
 
 
@@ -75,6 +79,7 @@ def first_two(
     WIDE: tl.constexpr = NET.widths[1]
     BELOW: tl.constexpr = NET.widths[0]
     h = tl.arange(0, H)
+    wait_for_last(NET)  # the launch before may be what converted the weights
     lower = load_weight(w_in, b_in, BELOW, NET.inputs, H, NET.inputs_padded, NET.bias, NET)
     upper = _load_block(weight, h, h, WIDE, BELOW)
     x = _inputs(inputs, tl.program_id(0), begin, count, NET)
@@ -96,6 +101,7 @@ def middle_layer(below, here, weight, bias, begin, count, programs, NET: tl.cons
     WIDE: tl.constexpr = NET.widths[LAYER]
     h = tl.arange(0, H)
     upper = _load_block(weight, h, h, WIDE, NET.widths[LAYER - 1])
+    wait_for_last(NET)
     for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
         edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
         place = edge[:, None] * H + h[None, :]
@@ -128,6 +134,7 @@ def last_two(
     if TWO:
         lower = _load_block(weight, h, h, WIDE, NET.widths[NET.last - 1])
     upper = _load_block(w_out, c, h, OUT, WIDE)
+    wait_for_last(NET)
     for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
         edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
         a = _load_values(values, edge[:, None] * H + h[None, :], NET)
@@ -186,6 +193,7 @@ def back_last(
     sum_out = tl.zeros((H, COUT), tl.float32)
     sum_g = zeros(COUT, NET)
     tiles = tl.cdiv(count, NET.edges)
+    wait_for_last(NET)
     # Passed on to the next turn of the loop, or the compiler would compute them once for each of their uses.
     value, slope = _activation_16_bits(_load_tile(before, tl.program_id(0), tiles, NET), NET)
     for tile in range(tl.program_id(0), tiles, programs):
@@ -275,10 +283,12 @@ def back_between(
     of_bias = tl.zeros((EDGES, NB), tl.float32)
     first = tl.program_id(0) // BLOCKS
     tiles, step = tl.cdiv(count, EDGES), programs // BLOCKS
+    if FIRST:
+        lower = load_first_rows(w_in, b_in, n, NET)
+    wait_for_last(NET)
     mine = _load_columns(above, first, tiles, n, NET)
     # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
     if FIRST:
-        lower = load_first_rows(w_in, b_in, n, NET)
         value, slope = _first_tile(inputs, lower, first, begin, count, NB, NET)
     else:
         value, slope = _next_tile(before, first, tiles, n, NET)
@@ -341,6 +351,7 @@ def first_gradient(
     weight = load_weight(w_in, w_in, NET.widths[0], IN, H, KIN, False, NET)
     total = tl.zeros((H, KIN), tl.float32)
     tiles = tl.cdiv(count, NET.edges)
+    wait_for_last(NET)
     x = _inputs(inputs, tl.program_id(0), begin, count, NET)
     d = _load_tile(above, tl.program_id(0), tiles, NET)
     for tile in range(tl.program_id(0), tiles, programs):

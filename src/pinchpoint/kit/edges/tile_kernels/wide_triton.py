@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import triton  # ty: ignore
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # ty: ignore
 
 from pinchpoint.kit.edges.tile_kernels.arithmetic_triton import add_to, split
 
@@ -46,3 +47,15 @@ def add_first(own, r, total, NET: tl.constexpr):
     D0: tl.constexpr = NET.widths[0]
     k = tl.arange(0, KIN)[None, :]
     add_to(own + r[:, None] * KIN + k, total, (r < D0)[:, None] & (k < KIN))
+
+
+@triton.jit
+def wait_for_last(NET: tl.constexpr):
+    """Wait until the launch before this one has ended, and let the next one begin.
+
+    What a program does before it, such as loading weights, it does while the last programs of that launch
+    run. Only what earlier launches than that one have written may be read there.
+    """
+    if NET.chained:
+        gdc_wait()
+        gdc_launch_dependents()
