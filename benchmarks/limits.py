@@ -36,7 +36,7 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 
 NOT_MEASURED = "not measured"
 HIDDEN = (128, 128, 128)
-SWEEPS = ("edge_mlp_h200.json", "edge_mlp_transforms_h200.json", "edge_mlp_more_h200.json")
+SWEEPS = ("edge_mlp_h200.json", "edge_mlp_more_h200.json")
 # Records of two source trees that were timed in turn.
 DENSITY, VMC = "density_revisions_h200.json", "vmc_steps_h200.json"
 SCANNED = re.compile(r"\d+ steps in a program, Metropolis")

@@ -211,8 +211,8 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     assert (peer, share) == find(rows, "CHGCAR")[::3]
     sweep = SWEEP["runs"]
     attention = mlp("64,64", "bf16", 32e-4, 64e-4, weights="attention")
-    with_attention = {"edge_mlp_transforms_h200.json": {"runs": [{"label": "after", "rows": [attention]}]}}
-    separate = tmp_path / "transforms"
+    with_attention = {"edge_mlp_more_h200.json": {"runs": [{"label": "after", "rows": [attention]}]}}
+    separate = tmp_path / "more"
     separate.mkdir()
     text = find(rows_of(separate, {"edge_mlp_h200.json": SWEEP, **with_attention}, BENCHES), "other widths")[
         1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -17,6 +17,12 @@ _TESTED_TRITON = "3.6."  # whose launcher in C takes the arguments in this order
 _LARGE = 2**31  # from where on whole numbers need 64 bits
 _ALIGNED = 16  # bytes: Triton compiles different code for tensors that are not aligned
 Launch = Callable[[int, tuple[Any, ...]], None]
+
+
+class _Options(NamedTuple):
+    warps: int
+    stages: int
+    chained: bool
 
 
 class Launcher:
@@ -44,7 +50,7 @@ class Launcher:
         addresses = [one.data_ptr() for one in tensors]
         # Tensors of the CPU among those of a GPU are an error that Triton raises.
         if len({one.is_cuda for one in tensors}) == 1 and are_aligned(addresses):
-            key = _key(tensors, numbers, constants, (warps, stages, chained))
+            key = _key(tensors, numbers, constants, _Options(warps, stages, chained))
             launch = self._compiled.get(key)
             if launch is not None:
                 launch(programs, (*addresses, *numbers, *constants))
@@ -56,19 +62,16 @@ class Launcher:
             self._compile(programs, (*tensors, *numbers, *constants), warps, stages, chained)
 
     def bind(self, *constants: Any, warps: int = 4, stages: int = 3, chained: bool = False) -> BoundLauncher:
-        return BoundLauncher(self, constants, warps, stages, chained)
+        return BoundLauncher(self, constants, _Options(warps, stages, chained))
 
     def find(
         self,
         tensors: tuple[Tensor, ...],
         numbers: tuple[float, ...],
         constants: tuple[Any, ...],
-        options: tuple[int, int, bool],
+        options: _Options,
     ) -> Launch | None:
-        """What launches the kernel with aligned tensors of these kinds, if it is compiled.
-
-        options: warps, stages, chained.
-        """
+        """What launches the kernel with aligned tensors of these kinds, if it is compiled."""
         return self._compiled.get(_key(tensors, numbers, constants, options))
 
     def _compile(
@@ -85,24 +88,19 @@ class BoundLauncher:
     That takes less time than looking at all arguments again.
     """
 
-    def __init__(
-        self, launcher: Launcher, constants: tuple[Any, ...], warps: int, stages: int, chained: bool
-    ) -> None:
-        self._launcher, self._constants, self._options = launcher, constants, (warps, stages, chained)
+    def __init__(self, launcher: Launcher, constants: tuple[Any, ...], options: _Options) -> None:
+        self._launcher, self._constants, self._options = launcher, constants, options
         self._launch: Launch | None = None
 
     def __call__(self, programs: int, tensors: tuple[Tensor, ...], *numbers: int) -> None:
-        warps, stages, chained = self._options
-        self._launcher(
-            programs, tensors, numbers, *self._constants, warps=warps, stages=stages, chained=chained
-        )
+        self._launcher(programs, tensors, numbers, *self._constants, **self._options._asdict())
         if self._launch is None and are_aligned(one.data_ptr() for one in tensors):
             self._launch = self._launcher.find(tensors, numbers, self._constants, self._options)
 
     def repeat(self, programs: int, addresses: Sequence[int], *numbers: int) -> bool:
         """Launch with tensors at aligned addresses, if the kernel is compiled; whether it is.
 
-        numbers: of 32 bits.
+        numbers: of 32 bits, which is not checked again.
         """
         if self._launch is None:
             return False
@@ -168,7 +166,7 @@ def _key(
     tensors: tuple[Tensor, ...],
     numbers: tuple[float, ...],
     constants: tuple[Any, ...],
-    options: tuple[int, int, bool],
+    options: _Options,
 ) -> tuple[Any, ...]:
     """What a kernel of aligned tensors is compiled for."""
     dtypes = [one.dtype for one in tensors]

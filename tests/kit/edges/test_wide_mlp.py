@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import flat_path
-from pinchpoint.kit.edges import edge_mlp, mlp_support, wide_mlp, wide_plans
+from pinchpoint.kit.edges import edge_mlp, mlp_support, tile_kernels, wide_mlp, wide_plans
 from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk, chunk_bytes, inputs_of
 from pinchpoint.kit.edges.tile_kernels import tested
 
@@ -91,6 +93,51 @@ def test_values_and_gradients_are_those_of_float64_bit_for_bit_again(
 
 @pytest.mark.gpu
 @on_hopper
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "widths", [(6, 256, 256, 256, 16), (54, 256, 200, 256, 256, 48), (40, 128, 96, 128, 5)]
+)
+def test_launches_that_begin_early_and_recorded_ones_give_the_bits_of_separate_launches(
+    widths: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if dtype is torch.bfloat16 and max(widths) < 256:
+        pytest.skip("such networks of 16 bits run as one kernel")
+    for name in ("_BUFFER_BYTES", "_SMALLER_BUFFER_BYTES"):
+        monkeypatch.setattr(wide_mlp, name, {2: 2**24, 4: 2**25})  # many slices
+    mlp = mlp_truth.network(widths).cuda()
+    x = (torch.rand(200_003, widths[0], device="cuda") * 2 - 1).to(dtype)
+    gradient = torch.randn(len(x), widths[-1], device="cuda").to(dtype)
+
+    def step() -> list[Tensor]:
+        network = edge_mlp.wide_network(list(mlp), dtype, x)
+        into = {at: torch.zeros_like(one) for at, one in enumerate(mlp.parameters())}
+        values = network.forward(x)
+        of_inputs, again = network.backward(
+            x.clone(), gradient.clone(), into, want_inputs=True, want_values=True
+        )
+        network.finish(into)
+        assert of_inputs is not None and again is not None
+        return [values, of_inputs, again, *into.values()]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wide_mlp, "_CHAINED", False)
+        separate = step()
+    for _ in range(5):
+        for one, other in zip(step(), separate, strict=True):
+            assert torch.equal(one, other)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        results = step()
+    for _ in range(3):
+        for one in results:
+            one.zero_()
+        recorded.replay()
+        for one, other in zip(results, separate, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@on_hopper
 @pytest.mark.parametrize(("widths", "act", "bias"), NARROWER)
 def test_narrower_networks_in_float32_are_right(widths: tuple[int, ...], act: Any, bias: bool) -> None:
     x = torch.rand(mlp_truth.EDGES, widths[0], device="cuda") * 2 - 1
@@ -112,12 +159,38 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         return values.fill_(255 if values.dtype is torch.uint8 else torch.nan)  # 255: NaN in every dtype
 
     monkeypatch.setattr(torch, "empty", nan)
-    monkeypatch.setattr(wide_mlp, "_FAST", False)
+    for name in ("_FAST", "_CHAINED"):
+        monkeypatch.setattr(wide_mlp, name, False)
     monkeypatch.setattr(wide_mlp, "_MOST_TILE", 16)
     # Slices of 48 edges with three layers in backward.
     for name in ("_BUFFER_BYTES", "_SMALLER_BUFFER_BYTES"):
         monkeypatch.setattr(wide_mlp, name, {size: 48 * 128 * size * 3 for size in (2, 4)})
     use_plans(monkeypatch, {(size, 128): small_plans(size) for size in (2, 4)})
+
+
+def chained_kernels() -> dict[str, ast.FunctionDef]:
+    """The kernels that `WideMLP.step` launches, by module and name; those launched alone are left out."""
+    folder = Path(str(tile_kernels.__file__)).parent
+    return {
+        f"{path.stem}.{node.name}": node
+        for path in folder.glob("wide_*_triton.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and "Launcher" in map(ast.unparse, node.decorator_list)
+        and node.name not in ("pack", "largest")
+    }
+
+
+@pytest.mark.parametrize("kernel", chained_kernels().values(), ids=chained_kernels().keys())
+def test_a_kernel_waits_once_in_every_program_before_it_writes(kernel: ast.FunctionDef) -> None:
+    waits = [at for at, line in enumerate(kernel.body) if ast.unparse(line) == "wait_for_last(NET)"]
+    assert len(waits) == 1 and ast.unparse(kernel).count("wait_for_last(") == 1
+    before = "".join(map(ast.unparse, kernel.body[1 : waits[0]]))  # without the docstring
+    assert not any(word in before for word in ("store", "add_to", "add_first", "raise_bound", "atomic"))
+    # Weights alone are read before it.
+    assert not any(
+        word in before for word in ("scale_of", "inputs,", "above,", "before,", "values,", "bounds")
+    )
 
 
 def use_plans(monkeypatch: pytest.MonkeyPatch, plans: dict[tuple[int, int], wide_plans.Plans]) -> None:
@@ -321,7 +394,7 @@ def test_a_slice_has_whole_tiles_for_any_number_of_programs() -> None:
 def test_a_chunk_of_16_bits_has_equally_many_tiles_for_all_programs() -> None:
     linear: Any = list(mlp_truth.network((6, 256, 256, 16)))[0::2]
     unit = 132 * 128
-    for edges, expected in ((5 * unit + 7, 5 * unit), (unit, unit), (unit - 1, unit - 1)):
+    for edges, expected in ((5 * unit + 7, 5 * unit), (4 * unit, 4 * unit), (4 * unit - 1, 4 * unit - 1)):
         assert wide_mlp.even_chunk(linear, torch.bfloat16, CUDA, edges) == expected
         assert wide_mlp.even_chunk(linear, torch.float32, CUDA, edges) == edges
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pinchpoint.kit.edges.wide_steps import Chunk, Copy, Launch, SlicePass
+from pinchpoint.kit.edges.wide_steps import Chunk, CopyStep, KernelStep, SlicePass
 from pinchpoint.kit.triton_launch import Launcher
 
 WIDTH, SLICE, PROGRAMS = 4, 8, 3
@@ -29,8 +29,8 @@ class Kernel:
         return launch if not self.compiled else lambda *args, **_: self._again(grid, args)
 
     def _again(self, grid: tuple[int, ...], args: tuple[Any, ...]) -> Any:
-        known = any(isinstance(one, Tensor) for one in args)
-        (self.compiled if known else self.direct).append((grid, *args))
+        compiles = any(isinstance(one, Tensor) for one in args)
+        (self.compiled if compiles else self.direct).append((grid, *args))
         return self
 
 
@@ -38,7 +38,7 @@ def slice_pass(
     kernel: Kernel, memory: Tensor, weight: Tensor, dtype: torch.dtype, programs: int | None
 ) -> SlicePass:
     slots = "inputs", ("buffer", 1), ("parts", 0), ("weight", 0), "out"
-    step = Launch(Launcher(kernel).bind("constant"), slots, 4, programs)
+    step = KernelStep(Launcher(kernel).bind("constant"), slots, 4, programs)
     return SlicePass([step], memory, SLICE, WIDTH, dtype, {"weight": [weight]}, PROGRAMS)
 
 
@@ -74,7 +74,7 @@ def test_later_slices_and_chunks_are_launched_with_the_addresses_of_their_tensor
 
 def test_there_are_no_more_programs_than_the_most() -> None:
     memory = torch.zeros(2 * 64 * WIDTH * 4, dtype=torch.uint8)
-    step = Launch(Launcher(kernel := Kernel()).bind(), ("inputs",), 4, None)
+    step = KernelStep(Launcher(kernel := Kernel()).bind(), ("inputs",), 4, None)
     SlicePass([step], memory, 64, WIDTH, torch.float32, {}, PROGRAMS).run(Chunk(torch.zeros(64, 4)))
     assert kernel.compiled[0][0] == (PROGRAMS, 1, 1)
 
@@ -98,6 +98,6 @@ def test_rows_of_a_buffer_are_copied_to_their_slices_of_the_values() -> None:
     rows.copy_(torch.arange(1.0, 1 + SLICE * WIDTH))
     values = torch.zeros(11, 3)
     chunk = Chunk(torch.zeros(11, 4), values=values)
-    SlicePass([Copy(1)], memory, SLICE, WIDTH, torch.float32, {}, PROGRAMS).run(chunk)
+    SlicePass([CopyStep(1)], memory, SLICE, WIDTH, torch.float32, {}, PROGRAMS).run(chunk)
     expected = torch.cat([rows[: SLICE * 3].view(SLICE, 3), rows[:9].view(3, 3)])
     assert torch.equal(values, expected)

@@ -223,7 +223,10 @@ class _OnceDifferentiable(torch.autograd.Function):
 def _autocast_as_before(
     job: Job, device: str, dtype: torch.dtype, enabled: bool
 ) -> AbstractContextManager[Any]:
-    """The autocast of forward; nothing, which takes less time, if it is off and kernels alone run."""
+    """The autocast of forward; nothing, which takes less time, if it is off and not needed.
+
+    Kernels, and the layers that replace them if they are wrong, name the dtypes of all that they compute.
+    """
     paths = [path for path in (job.mlp_path, job.attention_path) if path is not None]
     if all(path.is_flat for path in paths) and not torch.is_autocast_enabled(device):
         return nullcontext()

@@ -156,7 +156,7 @@ class LayeredMLP:
                     into[number], slope, first_inputs if at == 0 else self._layer_inputs(at, len(slope))
                 )
             if layer.bias is not None and number + 1 in into:
-                into[number + 1].add_(slope.sum(0))
+                into[number + 1].add_(slope.sum(0, dtype=into[number + 1].dtype))
             if at == 0:
                 return torch.mm(slope, layer.weight) if want_inputs else None, values
             # Overwrites the layer's inputs, which are no longer needed.

@@ -38,8 +38,8 @@ from pinchpoint.kit.edges.mlp_support import (
     was_tested_on,
 )
 from pinchpoint.kit.edges.tile_mlp import Gradients, Net, first_sums
-from pinchpoint.kit.edges.wide_plans import PLANS, Plan, plans_of
-from pinchpoint.kit.edges.wide_steps import Chunk, Launch, SlicePass, Slot, Step
+from pinchpoint.kit.edges.wide_plans import PLANS, Plan, Plans, plans_of
+from pinchpoint.kit.edges.wide_steps import Chunk, KernelStep, SlicePass, Slot, Step
 from pinchpoint.kit.triton_launch import Launcher
 
 MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp` except in float32; single hidden layers always are
@@ -50,7 +50,8 @@ MOST_HIDDEN_LAYERS = 4
 _DTYPES = (torch.float32, torch.bfloat16)
 TILE = 16  # the narrowest tile of the matrix units
 _MOST_TILE = 128  # edges: slices are multiples of it
-_FAST = True  # whether kernels use instructions that Triton's interpreter lacks
+# Whether 16-bit kernels use instructions, and all a way to be launched, that Triton's interpreter lacks.
+_FAST = _CHAINED = True
 
 
 # By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
@@ -61,6 +62,7 @@ _BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
 _SMALLER_BUFFER_BYTES = {2: 50 * MIB, 4: 66 * MIB}
 _TWO_LAYERS_BYTES = 50 * MIB  # of two hidden layers, whose slices are long enough
 _FEW_INPUTS, _FEW_OUTPUTS = 31, 16
+_EVEN_ROUNDS = 4  # of tiles in a chunk, from which on leaving some edges out saves more than it costs
 # Hidden layers and the sums of gradients together take no more than this.
 _MOST_FIXED_BYTES = 120 * MIB
 
@@ -168,14 +170,17 @@ def _slice_edges(
     If there are several slices, every program has the same number of tiles in all but the last.
     """
     most = max(1, limit_bytes // (layers * width * size) // _MOST_TILE) * _MOST_TILE
-    most = _whole_rounds(most, size, width, programs)
+    most = _whole_rounds(most, PLANS[size, width], programs)
     return most if edges is None else min(most, max(1, -(-edges // _MOST_TILE)) * _MOST_TILE)
 
 
-def _whole_rounds(edges: int, size: int, width: int, programs: int) -> int:
-    """The most of these edges with which every program has the same number of tiles; all, if they are few."""
-    unit = programs * max(PLANS[size, width].first.edges, PLANS[size, width].middle.edges)
-    return edges // unit * unit if edges >= unit and unit % _MOST_TILE == 0 else edges
+def _whole_rounds(edges: int, plans: Plans, programs: int, least: int = 1) -> int:
+    """The most of these edges with which every program has the same number of tiles.
+
+    All, if the tiles would be fewer than `least` for each program.
+    """
+    unit = programs * max(plans.first.edges, plans.middle.edges)
+    return edges // unit * unit if edges >= least * unit and unit % _MOST_TILE == 0 else edges
 
 
 def even_chunk(linear: list[nn.Linear], dtype: torch.dtype, device: torch.device, edges: int) -> int:
@@ -186,7 +191,8 @@ def even_chunk(linear: list[nn.Linear], dtype: torch.dtype, device: torch.device
     if dtype.itemsize > 2:
         return edges
     widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
-    return _whole_rounds(edges, dtype.itemsize, _padded(widths), processors(device))
+    plans = plans_of(dtype.itemsize, _padded(widths), torch.cuda.get_device_capability(device))
+    return _whole_rounds(edges, plans, processors(device), least=_EVEN_ROUNDS)
 
 
 class _Sums(NamedTuple):
@@ -238,7 +244,7 @@ class WideMLP(ABC):
         capability = torch.cuda.get_device_capability(like.device)
         self.plans = plans = plans_of(size, self.width, capability)
         # Programs load their weights while the launch before ends; older GPUs cannot.
-        self._chained = _FAST and capability == HOPPER
+        self._chained = _CHAINED and capability == HOPPER
         # Each kernel writes whole tiles; a larger tile of the next one would have rows that nothing wrote.
         order = plans.inputs, plans.between, plans.back_last, plans.middle, plans.first
         tiles = [plan.edges for plan in order]
@@ -380,10 +386,10 @@ class WideMLP(ABC):
         plan: Plan,
         *constants: Any,
         programs: int | None = None,
-    ) -> Launch:
+    ) -> KernelStep:
         """The launch of a kernel for a slice. programs: how many, if not one for each tile up to the most."""
         bound = kernel.bind(self.net(plan), *constants, warps=plan.warps, stages=1, chained=self._chained)
-        return Launch(bound, slots, plan.edges, programs)
+        return KernelStep(bound, slots, plan.edges, programs)
 
     def _run(self, key: tuple[Any, ...], most: int, chunk: Chunk, make: Callable[[], list[Step]]) -> None:
         """Run the steps that `make` makes for slices of at most `most` edges. key: on what the steps depend,

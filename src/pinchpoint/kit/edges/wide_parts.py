@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.kit.edges import wide_mlp
-from pinchpoint.kit.edges.wide_steps import Copy, Slot, Step
+from pinchpoint.kit.edges.wide_steps import CopyStep, Slot, Step
 
-_KNOWN = ("norms", 0), ("bounds", 0)  # what bounds the numbers of a chunk
+_SCALES = ("norms", 0), ("bounds", 0)  # from which the powers of 2 of a chunk follow
 
 
 class WideParts(wide_mlp.WideMLP):
@@ -84,7 +84,7 @@ class WideParts(wide_mlp.WideMLP):
         tensors: tuple[Slot, ...] = ("buffer", top), ("parts", top), "gradient", ("sums", 0)
         step = self.step(
             kernels.back_last,
-            (*tensors, ("weight", self.last + 1), *_KNOWN),
+            (*tensors, ("weight", self.last + 1), *_SCALES),
             plan,
             *self.places.ends[1:],
             plan.columns,
@@ -92,7 +92,7 @@ class WideParts(wide_mlp.WideMLP):
         )
         steps.append(step)
         if want_values:
-            steps.append(Copy(spare))  # which may replace the gradient
+            steps.append(CopyStep(spare))  # which may replace the gradient
         plan = self.plans.between
         narrow = self.net(plan).inputs_padded == wide_mlp.TILE
         for layer in range(self.last, 0, -1):
@@ -100,7 +100,7 @@ class WideParts(wide_mlp.WideMLP):
             lower: tuple[Slot, ...] = "inputs", ("buffer", below), ("parts", below), ("sums", 1), ("sums", 0)
             step = self.step(
                 kernels.back_between,
-                (("parts", z[layer]), *lower, ("packed", 0), ("weight", 0), ("bias", 0), *_KNOWN),
+                (("parts", z[layer]), *lower, ("packed", 0), ("weight", 0), ("bias", 0), *_SCALES),
                 plan,
                 layer,
                 self.places.between[layer - 1],
@@ -115,13 +115,13 @@ class WideParts(wide_mlp.WideMLP):
             )
             steps.append(step)
         if want_inputs:
-            tensors = "inputs", ("parts", spare), "of_inputs", ("sums", 0), ("weight", 0), *_KNOWN
+            tensors = "inputs", ("parts", spare), "of_inputs", ("sums", 0), ("weight", 0), *_SCALES
             plan, ends = self.plans.inputs, self.places.ends[-1]
             steps.append(self.step(kernels.first_gradient, tensors, plan, ends, plan.stages))
         return steps
 
     def _first(self, after: int) -> Step:
-        tensors = "inputs", ("parts", after), ("weight", 0), ("bias", 0), *_KNOWN
+        tensors = "inputs", ("parts", after), ("weight", 0), ("bias", 0), *_SCALES
         return self.step(_kernels().first_layer, tensors, self.plans.first)
 
     def _middle(self, layer: int, values: int, before: int | None, after: int | None) -> Step:
@@ -133,7 +133,7 @@ class WideParts(wide_mlp.WideMLP):
             ("parts", values if after is None else after),
             ("packed", 0),
             ("bias", layer),
-            *_KNOWN,
+            *_SCALES,
         )
         constants = layer, plan.columns, before is not None, after is not None
         programs = self.block_programs(plan)
@@ -142,7 +142,7 @@ class WideParts(wide_mlp.WideMLP):
     def _outputs(self, values: int, out: Slot, *, apply: bool) -> Step:
         """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
         top = self.last + 1
-        tensors = ("parts", values), ("buffer", values), out, ("weight", top), ("bias", top), *_KNOWN
+        tensors = ("parts", values), ("buffer", values), out, ("weight", top), ("bias", top), *_SCALES
         return self.step(_kernels().outputs, tensors, self.plans.outputs, apply)
 
 

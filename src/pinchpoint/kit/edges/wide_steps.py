@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
 Slot = str | tuple[str, int]
 
 
-class Launch(NamedTuple):
+class KernelStep(NamedTuple):
     """A kernel, which also takes where the slice begins, its edges, and the programs.
 
     edges: of a tile. programs: how many, if not one for each tile up to the most.
@@ -41,13 +41,13 @@ class Launch(NamedTuple):
     programs: int | None
 
 
-class Copy(NamedTuple):
+class CopyStep(NamedTuple):
     """Copies the outputs of a slice from a buffer to the values of its chunk."""
 
     buffer: int
 
 
-Step = Launch | Copy
+Step = KernelStep | CopyStep
 
 
 class SlicePass:
@@ -73,14 +73,15 @@ class SlicePass:
         fixed = {
             (name, at): one.data_ptr() for name, every in of_network.items() for at, one in enumerate(every)
         }
+        # Every buffer begins `size` bytes after another.
         self._aligned = are_aligned((start, size, *fixed.values()))
         self._rows = {
-            step.buffer: self._buffer(step.buffer).view(-1) for step in steps if isinstance(step, Copy)
+            step.buffer: self._buffer(step.buffer).view(-1) for step in steps if isinstance(step, CopyStep)
         }
         self._steps: list[tuple[Step, list[int], list[tuple[int, int]]]] = []
         for step in steps:
             addresses, of_chunk = [], []
-            for place, slot in enumerate(step.slots if isinstance(step, Launch) else ()):
+            for place, slot in enumerate(step.slots if isinstance(step, KernelStep) else ()):
                 if isinstance(slot, str):
                     of_chunk.append((place, Chunk._fields.index(slot)))
                     addresses.append(0)
@@ -101,10 +102,12 @@ class SlicePass:
         for begin in range(0, edges, self._edges):
             count = min(self._edges, edges - begin)
             for step, addresses, _ in self._steps:
-                if isinstance(step, Copy):
+                if isinstance(step, CopyStep):
                     self._copy(self._rows[step.buffer], chunk, begin, count)
                     continue
-                programs = step.programs or min(self._programs, -(-count // step.edges))
+                programs = step.programs
+                if programs is None:
+                    programs = min(self._programs, -(-count // step.edges))
                 numbers = begin, count, programs
                 if not (aligned and step.kernel.repeat(programs, addresses, *numbers)):
                     step.kernel(programs, tuple(self._tensor(slot, chunk) for slot in step.slots), *numbers)

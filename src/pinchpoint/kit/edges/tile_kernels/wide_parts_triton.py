@@ -252,6 +252,7 @@ def first_layer(inputs, after, w_in, b_in, norms, bounds, begin, count, programs
     H: tl.constexpr = NET.hidden_padded
     EDGES: tl.constexpr = NET.edges
     h = tl.arange(0, H)
+    # What wrote the weights has ended: `largest`, which is not chained, runs before the first slice.
     lower = load_first_rows(w_in, b_in, h, NET)
     wait_for_last(NET)
     up, _ = scale_of_values(norms, bounds, 0, NET)

@@ -54,7 +54,8 @@ def wait_for_last(NET: tl.constexpr):
     """Wait until the launch before this one has ended, and let the next one begin.
 
     What a program does before it, such as loading weights, it does while the last programs of that launch
-    run. Only what earlier launches than that one have written may be read there.
+    run. Only what earlier launches than that one have written may be read there, and nothing written. Every
+    program of a chained kernel calls it, or the launch after the next would begin too early.
     """
     if NET.chained:
         gdc_wait()
