@@ -7,7 +7,6 @@
     python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
     python benchmarks/kit/edge_mlp.py profile --more --pick 256,256,256,256             # the time of kernels
     python benchmarks/kit/edge_mlp.py forecast benchmarks/results/edge_mlp_h200.json    # without a GPU
-    python benchmarks/kit/edge_mlp.py forecast -o RECORD                # all cases, those of --more too
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
 
 A random graph with 1 M edges and 31,250 points on either side, 3 coordinates, and 16 channels or those of a
@@ -17,8 +16,7 @@ record is written after every case; `way` is how `flat` ran the MLP: `tiles` or 
 `tile_mlp` or `wide_mlp`, else as `flat_path` names it. `profile` prints the time of a step, its launches, and
 its longest kernels; if all kernels take much less than the step, the GPU waits for the host. `forecast` adds
 to the rows of the newest code what `pinchpoint predict` says about `train`, two training steps of the same
-case from the start, as `train_forecast_bytes` beside the measured `train_peak_bytes`; or writes a record of
-all cases, whose `flat_forecast_bytes` leave out the inputs and the graph.
+case from the start, as `train_forecast_bytes` beside the measured `train_peak_bytes`.
 """
 
 from __future__ import annotations
@@ -147,13 +145,6 @@ def train(case: Case, precision: str) -> None:
 def _assign(leaves: list[Tensor], gradients: list[Tensor]) -> None:
     for leaf, gradient in zip(leaves, gradients, strict=True):
         leaf.grad = gradient
-
-
-def resident_bytes(case: Case) -> int:
-    """The bytes of a case's inputs and of its graph."""
-    graph = 4 * EDGES + 8 * (POINTS + 1)
-    weights = sum(one.numel() for one in mlp_of(case).parameters())
-    return graph + 4 * (POINTS * (2 * 3 + case.channels) + weights)
 
 
 def _step_and_leaves(case: Case, precision: str) -> tuple[Callable[[str], list[Tensor]], list[Tensor]]:
@@ -397,24 +388,6 @@ def peak_of_forecast(case: Case, precision: str) -> int:
     return predict(__file__, args=("train", *map(str, case), precision), card="h200").peak_allocated_bytes
 
 
-def forecast(chosen: list[tuple[Case, str]], output: Path) -> None:
-    """Write a record of the forecasts of some cases."""
-    rows: list[dict[str, Any]] = []
-    record = {
-        "command": script_command(),
-        "created": now(),
-        "machine": describe(),
-        "edges": EDGES,
-        "points": POINTS,
-        "rows": rows,
-    }
-    for case, precision in chosen:
-        peak = peak_of_forecast(case, precision) - resident_bytes(case)
-        rows.append({**case._asdict(), "precision": precision, "flat_forecast_bytes": peak})
-        write_text(output, json.dumps(record, indent=1))
-        print(f"{' '.join(map(str, case))} {precision}: {peak / MIB:,.0f} MiB", flush=True)
-
-
 def add_forecasts(path: Path) -> None:
     """Add forecasts to the newest rows of a record, and print how far they are from what was measured."""
     record = json.loads(path.read_text())
@@ -469,7 +442,7 @@ def main() -> None:
     parser.add_argument(
         "words",
         nargs="*",
-        help="The record; of `train`, a case and its precision. `forecast` without one writes one.",
+        help="The record; of `train`, a case and its precision.",
     )
     parser.add_argument("-o", "--output", type=Path, help="The record to write.")
     parser.add_argument("--before", type=Path, help="Source folder of the older code.")
@@ -496,13 +469,12 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1e9, help="Begin no case after so many seconds.")
     args = parser.parse_args()
-    writes = args.what == "measure" or (args.what == "forecast" and not args.words)
-    if writes and args.output is None:
+    if args.what == "measure" and args.output is None:
         parser.error("Say where to write the record: -o RECORD.")
+    if args.what in ("forecast", "show") and not args.words:
+        parser.error(f"Name the record: edge_mlp.py {args.what} RECORD.")
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
     known = more_cases() if args.more else cases()
-    if args.what == "forecast" and not args.more:
-        known = list(dict.fromkeys([*known, *more_cases()]))
     listed = [
         case
         for case in known[args.skip : args.cases]
@@ -514,10 +486,7 @@ def main() -> None:
     if args.what == "show":
         print(show(Path(args.words[0])))
     elif args.what == "forecast":
-        if args.words:
-            add_forecasts(Path(args.words[0]))
-        else:
-            forecast(chosen, args.output)
+        add_forecasts(Path(args.words[0]))
     elif args.what == "train":
         *words, channels, precision = args.words
         train(Case(*words, int(channels)), precision)
