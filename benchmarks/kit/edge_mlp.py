@@ -471,6 +471,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "measure" and args.output is None:
         parser.error("Say where to write the record: -o RECORD.")
+    if args.what in ("measure", "compile", "profile") and not torch.cuda.is_available():
+        parser.error(f"{args.what} needs a GPU.")
     if args.what in ("forecast", "show") and not args.words:
         parser.error(f"Name the record: edge_mlp.py {args.what} RECORD.")
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
@@ -481,6 +483,8 @@ def main() -> None:
         if (not args.pick or set(args.pick) & set(case)) and not set(args.drop) & set(case)
     ]
     chosen = list(product(listed, [args.precision] if args.precision else PRECISIONS))
+    if not listed:
+        parser.error("No case has one of these words: see --more, --pick and --drop.")
     part, parts = map(int, args.share.split("/"))
     chosen = chosen[part::parts]
     if args.what == "show":

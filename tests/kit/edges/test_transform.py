@@ -134,16 +134,43 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
         ({"f": None}, "needs `f`"),
         ({"weights": "quadrature"}, "given together"),
         ({"weights": "attention"}, "given together"),
-        ({"edges": torch.tensor([[S], [0]])}, "contains a point outside"),
+        ({"edges": torch.tensor([[S], [0]])}, f"names source {S}, but there are {S}"),
+        ({"edges": torch.tensor([[0], [-2]])}, f"names destination -2, but there are {Q}"),
         ({"f": torch.zeros(S - 1, C)}, "`f` has shape"),
         ({"edge_attr": torch.zeros(7, 2)}, "`edge_attr` has shape"),
         ({"edge_attr": [[1.0]]}, "`edge_attr` is a list"),
         ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges join"),
+        ({"x": torch.zeros(Q, D, dtype=torch.int64)}, "`x` is torch.int64; it must hold floating-point"),
+        ({"f": torch.zeros(S, C, dtype=torch.complex64)}, "`f` is torch.complex64"),
     ],
 )
 def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], what: str) -> None:
     with pytest.raises(BadInput, match=what):
         edge_transform(**{**problem("linear", "mean"), **wrong})
+
+
+class Odd(nn.Module):
+    """Returns something else than (e, C)."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, values: Tensor) -> Any:
+        return {"flat": values[:, 0], "pair": (values, values), "short": values[:1]}[self.what]
+
+
+@pytest.mark.parametrize("memory", ["eager", "checkpoint", "flat"])
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [("flat", r"shape \(\d+,\) for"), ("pair", "a tuple"), ("short", r"shape \(1, \d+\) for")],
+)
+def test_a_network_that_does_not_return_a_row_for_each_edge_is_refused(
+    what: str, text: str, memory: Any
+) -> None:
+    given = {**problem("linear_kernelonly", "mean"), "mlp": Odd(what)}
+    with pytest.raises(BadInput, match=f"Odd returns {text}"):
+        edge_transform(**given, memory=memory)
 
 
 def test_a_chunk_chosen_by_bytes_takes_no_more_than_they_are() -> None:

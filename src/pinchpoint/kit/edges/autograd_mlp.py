@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
+from pinchpoint.core.errors import BadInput
 
 # Keyed by the parameter's position among the module's parameters; each chunk adds to its gradient.
 Gradients = dict[int, Tensor]
@@ -26,7 +27,9 @@ class AutogradMLP:
 
     def forward(self, inputs: Tensor) -> Tensor:
         with self._autocast(inputs):
-            return self.module(inputs).contiguous()
+            values = self.module(inputs)
+        require_rows(self.module, values, len(inputs))
+        return values.contiguous()  # type: ignore[no-any-return]
 
     def backward(
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
@@ -58,6 +61,20 @@ class AutogradMLP:
         """The autocast of the forward pass without its cache, whose cast weights would carry no gradients."""
         enabled, dtype = self.autocast
         return torch.autocast(inputs.device.type, dtype, enabled=enabled, cache_enabled=False)
+
+
+def require_rows(module: nn.Module, values: object, edges: int) -> None:
+    """Raise `BadInput` unless a network returns channels for each edge: (e, C)."""
+    if isinstance(values, Tensor):
+        if values.dim() == 2 and len(values) == edges:
+            return
+        what = f"shape {tuple(values.shape)} for {edges:,} edges"
+    else:
+        what = f"a {type(values).__name__}"
+    raise BadInput(
+        f"{type(module).__name__} returns {what}, not one row of channels for each edge.",
+        hint="Return (e, C); one channel is values[:, None].",
+    )
 
 
 @contextmanager

@@ -164,13 +164,22 @@ class Edges:
         if index.numel() and (
             int(index.min()) < 0 or int(source.max()) >= sources or int(destination.max()) >= queries
         ):
-            raise BadInput(
-                f"The index contains a point outside the {sources:,} sources or {queries:,} destinations.",
-                hint="Put the sources (rows of y and f) in row 0 and the destinations (rows of x) in row 1.",
-            )
+            raise _out_of_range(source, sources, destination, queries)
         order = torch.sort(destination, stable=True).indices
         counts = torch.bincount(destination, minlength=queries)
         return Edges(offsets_of(counts), source[order].to(torch.int32), sources)
+
+
+def _out_of_range(source: Tensor, sources: int, destination: Tensor, queries: int) -> BadInput:
+    for row, name, points in ((source, "source", sources), (destination, "destination", queries)):
+        low, high = int(row.min()), int(row.max())
+        if low < 0 or high >= points:
+            return BadInput(
+                f"The index names {name} {low if low < 0 else high:,}, but there are {points:,}.",
+                hint="Number the points from 0, and put the sources (rows of y and f) in row 0 and the "
+                "destinations (rows of x) in row 1.",
+            )
+    raise AssertionError("every number is in range")
 
 
 def offsets_of(counts: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
 from pinchpoint.kit.edges.auto_chunk import auto_chunk, chunk_bytes, inputs_of
+from pinchpoint.kit.edges.autograd_mlp import require_rows
 from pinchpoint.kit.edges.edge_mlp import FlatPath, Layers, arithmetic, layers_of, path_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
@@ -197,6 +198,7 @@ class EdgeKernel:
         inputs = [y_e, x_e] if f_e is None or self.transform.startswith("linear") else [y_e, x_e, f_e]
         inputs += [] if a_e is None else [a_e]
         values = modules["mlp"](torch.cat(inputs, dim=1))
+        require_rows(modules["mlp"], values, rows.count)
         if f_e is not None and not self.transform.endswith("kernelonly"):
             check_channels(values, f_e)
             values = values * f_e
@@ -205,6 +207,7 @@ class EdgeKernel:
             values = values * q_e[:, None]
         elif self.weights == "attention":
             score = modules["attention"](y_e - x_e)
+            require_rows(modules["attention"], score, rows.count)
             check_score(score)
             values = values * rows.softmax(score)
         if self.weights == "max":
@@ -254,6 +257,11 @@ def _check_kinds(
     for name, value in (("x", x), ("y", y), ("f", f), ("quadrature", quadrature), ("edge_attr", edge_attr)):
         if value is not None or name in "xy":
             require_tensor(name, value)
+            if name != "edge_attr" and not value.is_floating_point():  # type: ignore[union-attr]
+                raise BadInput(
+                    f"`{name}` is {value.dtype}; it must hold floating-point numbers.",  # type: ignore[union-attr]
+                    hint=f"Convert it: {name}.float().",
+                )
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
         raise BadInput(
             f"`x` has shape {tuple(x.shape)} and `y` has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
