@@ -149,28 +149,28 @@ def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], what: str) 
         edge_transform(**{**problem("linear", "mean"), **wrong})
 
 
-class Odd(nn.Module):
+class WrongShape(nn.Module):
     """Returns something else than (e, C)."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, returned: str) -> None:
         super().__init__()
-        self.what = what
+        self.returned = returned
 
     def forward(self, values: Tensor) -> Any:
-        return {"flat": values[:, 0], "pair": (values, values), "short": values[:1]}[self.what]
+        return {"flat": values[:, 0], "pair": (values, values), "short": values[:1]}[self.returned]
 
 
 @pytest.mark.parametrize("memory", ["eager", "checkpoint", "flat"])
 @pytest.mark.parametrize(
-    ("what", "text"),
+    ("returned", "text"),
     [("flat", r"shape \(\d+,\) for"), ("pair", "a tuple"), ("short", r"shape \(1, \d+\) for")],
 )
 def test_a_network_that_does_not_return_a_row_for_each_edge_is_refused(
-    what: str, text: str, memory: Any
+    returned: str, text: str, memory: Any
 ) -> None:
-    given = {**problem("linear_kernelonly", "mean"), "mlp": Odd(what)}
-    with pytest.raises(BadInput, match=f"Odd returns {text}"):
-        edge_transform(**given, memory=memory)
+    inputs = problem("linear_kernelonly", "mean") | {"mlp": WrongShape(returned)}
+    with pytest.raises(BadInput, match=f"WrongShape returns {text}"):
+        edge_transform(**inputs, memory=memory)
 
 
 def test_a_chunk_chosen_by_bytes_takes_no_more_than_they_are() -> None:
