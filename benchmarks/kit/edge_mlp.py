@@ -6,6 +6,7 @@
     python benchmarks/kit/edge_mlp.py measure --more -o RECORD   # more inputs and outputs; the slowest
     python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
     python benchmarks/kit/edge_mlp.py profile --more --pick 256,256,256,256             # the time of kernels
+    python benchmarks/kit/edge_mlp.py peaks benchmarks/results/edge_mlp_h200.json
     python benchmarks/kit/edge_mlp.py forecast benchmarks/results/edge_mlp_h200.json    # without a GPU
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
 
@@ -14,9 +15,10 @@ case; the gradients are those of the MLP and of f. The older code runs in a proc
 time when it is its turn. Peaks are allocated bytes beside the inputs and the graph, of a separate step. The
 record is written after every case; `way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of
 `tile_mlp` or `wide_mlp`, else as `flat_path` names it. `profile` prints the time of a step, its launches, and
-its longest kernels; if all kernels take much less than the step, the GPU waits for the host. `forecast` adds
-to the rows of the newest code what `pinchpoint predict` says about `train`, two training steps of the same
-case from the start, as `train_forecast_bytes` beside the measured `train_peak_bytes`.
+its longest kernels; if all kernels take much less than the step, the GPU waits for the host. `peaks` adds to
+the rows of the newest code the peak of `train`, two training steps of the same case with their inputs, each
+in a process of its own: what other steps leave in the allocator moves a peak by up to 2 %. `forecast` adds
+what `pinchpoint predict` says about the same `train`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +50,7 @@ from pinchpoint.studies.timing import ratio_interval, timing_of
 EDGES, POINTS, CHANNELS, WARMUP, REPEATS = 1_000_000, 31_250, 16, 3, 15
 ACTIVATIONS = {"GELU": nn.GELU, "SiLU": nn.SiLU, "ReLU": nn.ReLU, "tanh": nn.Tanh}
 PRECISIONS = ("bf16", "fp32")
-ACTIONS = ("measure", "compile", "profile", "serve", "train", "forecast", "show")
+ACTIONS = ("measure", "compile", "profile", "serve", "train", "peak", "peaks", "forecast", "show")
 MARKS = {"layers": "\\*", "wide": "\\*\\*"}  # of the times of `flat`, by the way that an MLP ran
 
 
@@ -207,16 +210,6 @@ class Steps:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
 
-    def train_peak_bytes(self, case: Case, precision: str) -> int:
-        """The peak of `train`, with the inputs and the graph."""
-        self.clear()
-        torch._C._cuda_clearCublasWorkspaces()  # those that other steps have left
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        train(case, precision)
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-
 
 class OtherSteps:
     """The steps of other code, in a process that takes a line of JSON and answers with one."""
@@ -305,8 +298,6 @@ def measure_case(
             row["gradient_difference"] = max(differences)
             row["way"] = way_of(case, precision)
         rows[name] = row
-    del step, pairs
-    rows["after"]["train_peak_bytes"] = own.train_peak_bytes(case, precision)
     return rows
 
 
@@ -381,27 +372,36 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
+def peak_of_train(case: Case, precision: str) -> int:
+    """The peak of `train` with its inputs, of a process that does nothing else."""
+    words = [sys.executable, __file__, "peak", *map(str, case), precision]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+    if not done.stdout.strip().isdigit():
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}; its error is above.")
+    return int(done.stdout)
+
+
 def peak_of_forecast(case: Case, precision: str) -> int:
-    """The predicted peak of a training step with `flat` on an H200, with its inputs."""
+    """The predicted peak of `train` on an H200, with its inputs."""
     from pinchpoint import predict
 
     return predict(__file__, args=("train", *map(str, case), precision), card="h200").peak_allocated_bytes
 
 
-def add_forecasts(path: Path) -> None:
-    """Add forecasts to the newest rows of a record, and print how far they are from what was measured."""
+def add_peaks(path: Path, key: str, peak_of: Callable[[Case, str], int], at_once: int) -> None:
+    """Add peaks of `train` to the newest rows of a record; print forecasts beside what was measured."""
     record = json.loads(path.read_text())
     rows = record["runs"][-1]["rows"]
-    if any("train_peak_bytes" not in row for row in rows):
-        sys.exit(f"{path} has rows without train_peak_bytes: measure them again with `measure`.")
-    for row in rows:
-        case = Case(*(row.get(name, CHANNELS) for name in Case._fields))
-        row["train_forecast_bytes"] = peak = peak_of_forecast(case, row["precision"])
-        print(
-            f"{' '.join(map(str, case))} {row['precision']}: {peak / row['train_peak_bytes'] - 1:+.2%}",
-            flush=True,
-        )
-    write_text(path, json.dumps(record, indent=1))
+    of_rows = [Case(*(row.get(name, CHANNELS) for name in Case._fields)) for row in rows]
+    precisions = [row["precision"] for row in rows]
+    with ThreadPoolExecutor(at_once) as pool:
+        peaks = pool.map(peak_of, of_rows, precisions)
+        for row, case, precision, peak in zip(rows, of_rows, precisions, peaks, strict=True):
+            row[key] = peak
+            forecast, measured = (row.get(f"train_{name}_bytes") for name in ("forecast", "peak"))
+            beside = f" ({forecast / measured - 1:+.2%})" if forecast and measured else ""
+            print(f"{' '.join(map(str, case))} {precision}: {peak:,} B{beside}", flush=True)
+            write_text(path, json.dumps(record, indent=1))
 
 
 def show(path: Path) -> str:
@@ -442,7 +442,7 @@ def main() -> None:
     parser.add_argument(
         "words",
         nargs="*",
-        help="The record; of `train`, a case and its precision.",
+        help="The record; of `train` and `peak`, a case and its precision.",
     )
     parser.add_argument("-o", "--output", type=Path, help="The record to write.")
     parser.add_argument("--before", type=Path, help="Source folder of the older code.")
@@ -468,12 +468,15 @@ def main() -> None:
         "--share", default="0/1", help="Take every N-th row from the I-th: I/N. Default: 0/1."
     )
     parser.add_argument("--seconds", type=float, default=1e9, help="Begin no case after so many seconds.")
+    parser.add_argument(
+        "--at-once", type=int, default=4, help="Processes that `peaks` runs at the same time. Default: 4."
+    )
     args = parser.parse_args()
     if args.what == "measure" and args.output is None:
         parser.error("Say where to write the record: -o RECORD.")
-    if args.what in ("measure", "compile", "profile") and not torch.cuda.is_available():
+    if args.what in ("measure", "compile", "profile", "peaks") and not torch.cuda.is_available():
         parser.error(f"{args.what} needs a GPU.")
-    if args.what in ("forecast", "show") and not args.words:
+    if args.what in ("peaks", "forecast", "show") and not args.words:
         parser.error(f"Name the record: edge_mlp.py {args.what} RECORD.")
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
     known = more_cases() if args.more else cases()
@@ -489,11 +492,15 @@ def main() -> None:
     chosen = chosen[part::parts]
     if args.what == "show":
         print(show(Path(args.words[0])))
+    elif args.what == "peaks":
+        add_peaks(Path(args.words[0]), "train_peak_bytes", peak_of_train, args.at_once)
     elif args.what == "forecast":
-        add_forecasts(Path(args.words[0]))
-    elif args.what == "train":
+        add_peaks(Path(args.words[0]), "train_forecast_bytes", peak_of_forecast, 1)
+    elif args.what in ("train", "peak"):
         *words, channels, precision = args.words
-        train(Case(*words, int(channels)), precision)
+        train(Case(*words, channels=int(channels)), precision)
+        if args.what == "peak":
+            print(torch.cuda.max_memory_allocated(), flush=True)
     elif args.what == "serve":
         serve()
     elif args.what == "compile":

@@ -55,7 +55,6 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("max-fp32", 1.0, 1.11, "ties are counted in a wider type here"),
     ("mask-select*", 1.0, 2.01, "rows of a mask are known to be distinct, so CUDA sorts once less"),
     ("masked_scatter", 0.39, 1.0, "CUDA's backward selects through index tensors"),
-    ("topk-rows", 0.1, 1.0, "the radix select's own buffers, 6 MiB here, are not modelled"),
     ("cumsum-flat", 0.97, 1.0, "a block that is not split keeps up to 1 MiB, three times here"),
     ("multinomial", 0.98, 1.0, "buffers of its selection"),
 ]

@@ -147,13 +147,23 @@ def _unique(counts: Counts, func: Any, args: Any, kwargs: Any, shadow: Any, plai
     most = tensor.numel() if dim is None else tensor.shape[dim]
     real = None if shadow is None else shadow[0].shape[0 if dim is None else dim]
     count = counts.count(tensor, real, key, most)
-    shape = [count] if dim is None else [*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]]
-    inverse = list(tensor.shape) if dim is None else [most]
-    indices = (
-        inverse if arguments.get("return_inverse") else [0],
-        [count] if arguments.get("return_counts") else [0],
-    )
+    if dim is None:
+        values = _beginning_of(plain, tensor, most, count)
+        inverse = list(tensor.shape)
+    else:
+        shape = [*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]]
+        values, inverse = plain(_aten.new_empty.default, tensor, shape), [most]
+    if not arguments.get("return_inverse"):
+        inverse = [0]
+    counted = (most, count) if arguments.get("return_counts") else (0, 0)
     return (
-        plain(_aten.new_empty.default, tensor, shape),
-        *(plain(_aten.new_empty.default, tensor, size, dtype=torch.int64) for size in indices),
+        values,
+        plain(_aten.new_empty.default, tensor, inverse, dtype=torch.int64),
+        _beginning_of(plain, tensor, *counted, dtype=torch.int64),
     )
+
+
+def _beginning_of(plain: Any, tensor: torch.Tensor, most: int, count: int, **options: Any) -> Any:
+    """The first `count` elements of a new tensor of `most`, which CUDA allocates and does not shrink."""
+    whole = plain(_aten.new_empty.default, tensor, [most], **options)
+    return plain(_aten.slice.Tensor, whole, 0, 0, count)

@@ -78,11 +78,6 @@ def solver(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[in
     return [Span(usual, 0, most + 200_000)]
 
 
-def random_permutation(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """Random keys, indices and the buffers of a radix sort."""
-    return [41 * out.numel() + 1024]
-
-
 def multinomial(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """Exponentials as large as the probabilities, and the buffers that select the largest quotients."""
     return [bytes_of(args[0]) + 1024 * (args[0].numel() // max(args[0].shape[-1], 1))]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.kernels import layouts, library_buffers
+from pinchpoint.backends.torch.kernels import layouts, library_buffers, sorting
 from pinchpoint.backends.torch.kernels.library_buffers import Model, Sizes, bytes_of
 from pinchpoint.backends.torch.kernels.matrix_products import copied_matrices
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
@@ -103,52 +103,7 @@ def _reduced_dims(func: Any, args: Any, kwargs: Any, source: torch.Tensor) -> tu
     return tuple(d % max(source.dim(), 1) for d in dims)
 
 
-# --- indexing and sorting
-
-_SORT_BYTES = 62_975  # radix sort's own state besides its double buffers
-
-
-def _sort(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    values, count = out[0], out[0].numel()
-    names = compat.argument_names(func)
-    arguments = dict(zip(names, args, strict=False)) | kwargs
-    dim = arguments.get("dim", -1)
-    length = values.shape[dim] if values.dim() else 1
-    if length <= 4096:
-        return [8 * count // max(length, 1)]
-    return [8 * count, (values.element_size() + 8) * count + 200_191]
-
-
-def _median(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """The median of all elements sorts them; along a dimension, a contiguous copy is read."""
-    source = args[0]
-    if isinstance(out, (tuple, list)):
-        return layouts.copies(source)
-    count = source.numel()
-    return [bytes_of(source), 8 * count, 8 * count, (source.element_size() + 8) * count + 200_191]
-
-
-def _topk(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """Radix selection: counters of 256 buckets per row and block, in two integer widths, and row states."""
-    values, source = out[0], args[0]
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
-    length = source.shape[dim] if source.dim() else 1
-    rows = source.numel() // max(length, 1)
-    if length <= 1024 or values.numel() == 0:
-        return []
-    blocks = rows * -(-length // 8192 if length > 8192 else 1)
-    return [4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * rows, 4 * rows]
-
-
-def _index_put(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """With accumulation, the indices are linearised and sorted first."""
-    accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
-    if not accumulate:
-        return []
-    count = 1
-    for size in torch.broadcast_shapes(*[i.shape for i in args[1] if i is not None]):
-        count *= size
-    return [8 * count] * 4 + [16 * count + _SORT_BYTES]
+# --- indexing
 
 
 def _embedding_backward(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -165,12 +120,6 @@ def _nonzero(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes
     return [21_503]
 
 
-def _unique(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    count = args[0].numel()
-    inverse = out[1].numel() > 0
-    return [8 * count] * (2 if inverse else 1) + [(16 if inverse else 8) * count + 200_000]
-
-
 def _masked_scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     return [8 * args[0].numel(), 300_799]
 
@@ -181,7 +130,10 @@ def _masked_select(model: Model, func: Any, args: Any, kwargs: Any, out: Any) ->
 
 
 def _cumulative(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    return [67_583] if args[0].dim() == 1 else []
+    """A scan of all elements has a state for each block of 1,920 and for 32 more."""
+    if args[0].dim() != 1:
+        return []
+    return [-(-8 * (-(-out.numel() // 1920) + 32) // 256) * 256 + 511]
 
 
 # --- libraries
@@ -340,7 +292,7 @@ FAMILIES: dict[str, layouts.Family] = {
     },
     "aten::linalg_lu_solve": library_buffers.triangular_solves,
     "aten::repeat_interleave": _running_total,
-    "aten::randperm": library_buffers.random_permutation,
+    "aten::randperm": sorting.random_permutation,
     "aten::multinomial": library_buffers.multinomial,
     "aten::im2col": layouts.reading_contiguous(0, family=_like_first),
     "aten::abs": library_buffers.complex_to_real,
@@ -355,17 +307,17 @@ FAMILIES: dict[str, layouts.Family] = {
     "aten::smooth_l1_loss": _reduced_loss,
     "aten::huber_loss": _reduced_loss,
     "aten::binary_cross_entropy_with_logits": _logits_loss,
-    "aten::topk": layouts.reading_contiguous(0, family=_topk),
-    "aten::sort": _sort,
-    "aten::median": _median,
-    "aten::nanmedian": _median,
-    "aten::index_put": _index_put,
-    "aten::index_put_": _index_put,
-    "aten::_index_put_impl_": _index_put,
-    "aten::_unsafe_index_put": _index_put,
+    "aten::topk": layouts.reading_contiguous(0, family=sorting.topk),
+    "aten::sort": sorting.sort,
+    "aten::median": sorting.median,
+    "aten::nanmedian": sorting.median,
+    "aten::index_put": sorting.index_put,
+    "aten::index_put_": sorting.index_put,
+    "aten::_index_put_impl_": sorting.index_put,
+    "aten::_unsafe_index_put": sorting.index_put,
     "aten::embedding_dense_backward": layouts.reading_contiguous(0, 1, family=_embedding_backward),
     "aten::nonzero": _nonzero,
-    "aten::_unique2": _unique,
+    "aten::_unique2": sorting.unique,
     "aten::masked_scatter": _masked_scatter,
     "aten::masked_scatter_": _masked_scatter,
     "aten::masked_select": _masked_select,
