@@ -369,7 +369,7 @@ def table(
     record: list[dict[str, Any]] | None = None,
     add: bool = False,
 ) -> str:
-    """The source of the table: networks that passed, and those that are slower than eager.
+    """The source of the table: networks that passed, and those that are slower than eager beyond its noise.
 
     record: the rows of `edge_mlp_compiled.py`; None: what is compiled for other GPUs stays. add: with the
     networks of the present table of whose shape none failed.
@@ -392,10 +392,10 @@ def table(
         inputs = 6 + (channels if row["transform"].startswith("nonlinear") else 0)
         shape = pad_width(max(hidden)), len(hidden), pad_width(inputs + 1), pad_width(channels)
         # Timed by other kernels than such networks use now, a row says nothing about them.
-        if row["weights"] == "mean" and row["way"] in ("tiles", "wide"):
+        is_now = row["weights"] == "mean" and row["way"] in ("tiles", "wide")
+        if is_now and row["ratio_high"] < 1:
             times = round(1 / row["eager_over_flat"], 2), slower.get(dtype, {}).get(shape, 1)
-            if max(times) > 1:
-                slower.setdefault(dtype, {})[shape] = max(times)
+            slower.setdefault(dtype, {})[shape] = max(times)
     return TABLE.format(
         networks={
             dtype: {shape: tuple(sorted(names)) for shape, names in sorted(own.items())}
