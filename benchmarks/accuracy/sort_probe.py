@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/accuracy/sort_probe.py -o benchmarks/results/sort_probe_h200.json
 
-Each is called twice; the requests of the second call are recorded in order, in bytes before rounding, what
+Each is called twice; 40 requests of the second call are recorded in order, in bytes before rounding, what
 it added to the allocated bytes at most, and what its results keep.
 """
 
@@ -47,6 +47,28 @@ SELECTED = [  # rows and lengths where several blocks select from each, and wher
     (4_001, 399),
     (4_000, 799),
 ]
+
+
+def _repeatably(call: Callable[[], object]) -> object:
+    torch.use_deterministic_algorithms(True)
+    try:
+        return call()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _gradient(x: Tensor) -> Tensor:
+    """That of rows that are read by index, and summed."""
+    rows = torch.zeros(1000, 64, device=x.device, requires_grad=True)
+    rows[x % 1000].sum().backward()
+    assert rows.grad is not None
+    return rows.grad
+
+
+def _table(x: Tensor, *shape: int) -> Tensor:
+    return torch.zeros(shape, device=x.device)
+
+
 OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "sort": torch.sort,
     "sort of columns": lambda x: torch.sort(x, dim=0),
@@ -58,11 +80,51 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "unique with counts": lambda x: torch.unique(x, return_counts=True),
     "unique with both": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     "randperm": lambda x: torch.randperm(x.numel(), device=x.device),
+    "unique_consecutive": lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+    "unique rows": lambda x: torch.unique(x, dim=0),
+    "unique rows with both": lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True),
+    "unique columns": lambda x: torch.unique(x, dim=-1, return_counts=True),
+    "sort of one column": lambda x: x[:, :1].sort(0),
+    "sort of repeated rows": lambda x: x.expand(4, *x.shape).sort(),
+    "sort of overlapping rows": lambda x: x[:, :1].expand(2, 2, x.shape[-1]).sort(),
+    "median of a column": lambda x: x[:, 0].median(),
+    "median of a transpose": lambda x: x.t().median(),
+    "unique of a column": lambda x: x[:, 0].unique(),
+    "unique_consecutive of a column": lambda x: torch.unique_consecutive(x[:, 0]),
+    "mode": lambda x: torch.mode(x),
+    "isin": lambda x: torch.isin(x, x.flatten()[:1000]),
+    "isin of few": lambda x: torch.isin(x, x[:20]),
+    "isin of as many": lambda x: torch.isin(x, x + 1),
+    "randperm of int32": lambda x: torch.randperm(x.numel(), device=x.device, dtype=torch.int32),
+    "index_put of a number": lambda x: _table(x, 1000, 64).index_put_(
+        (x % 1000,), _table(x), accumulate=True
+    ),
+    "index_put of a transpose": lambda x: _table(x, 1000, 64).index_put_(
+        (x % 1000,), _table(x, 64, len(x)).t(), accumulate=True
+    ),
+    "index_put into a transpose": lambda x: (
+        _table(x, 20_000, 64).t().index_put_((x % 64,), _table(x, len(x), 20_000), accumulate=True)
+    ),
+    "index_put of columns": lambda x: torch.ops.aten.index_put_(
+        _table(x, 64, 1000, 8), [None, x % 1000], _table(x, 64, len(x), 8), True
+    ),
+    "index_put of two sides": lambda x: torch.ops.aten.index_put_(
+        _table(x, 100, 64, 1000), [x % 100, None, x % 1000], _table(x, len(x), 64), True
+    ),
+    "index_put of int32": lambda x: _table(x, 1000).index_put_(
+        ((x % 1000).int(),), _table(x, len(x)), accumulate=True
+    ),
+    "index_put repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000).index_put_((x % 1000,), _table(x, len(x)))
+    ),
+    "gradient of indexing": _gradient,
     "index_put": lambda x: x.new_zeros(1000).index_put_((x % 1000,), x, accumulate=True),
     "topk": lambda x: torch.topk(x, 100),
     "topk of many": lambda x: torch.topk(x, 6_000),
     "cumsum": lambda x: torch.cumsum(x, -1),
 }
+
+UNIQUE = ("unique", "unique with inverse", "unique with counts", "unique with both")
 
 
 def cases() -> list[tuple[str, str, tuple[int, ...]]]:
@@ -74,12 +136,42 @@ def cases() -> list[tuple[str, str, tuple[int, ...]]]:
     chosen += [("sort of columns", "float32", (columns, rows)) for rows, columns in ROWS]
     chosen += [("sort of every second", "int64", shape) for shape in (*lengths, *ROWS)]
     chosen += [(name, "float32", shape) for name in ("argsort", "median") for shape in lengths]
-    for name in ("unique", "unique with inverse", "unique with counts", "unique with both"):
+    for name in UNIQUE:
         chosen += [(name, kind, shape) for kind in ("int64", "int32", "uint8") for shape in lengths]
     chosen += [(name, "int64", shape) for name in ("randperm", "index_put") for shape in lengths]
     chosen += [("topk", kind, shape) for kind in ("float32", "bfloat16") for shape in (*lengths, *ROWS)]
     chosen += [("topk", "float32", shape) for shape in SELECTED]
     chosen += [("topk of many", "float32", shape) for shape in (*lengths, *ROWS) if shape[-1] >= 6_000]
+    chosen += [("unique_consecutive", kind, shape) for kind in ("int64", "bool") for shape in lengths]
+    chosen += [(name, "bool", shape) for name in UNIQUE for shape in lengths]
+    long, many = [(4_000,), (100_000,), (1_000_000,)], [(100_000, 3), (1_000_000, 3)]
+    for name in ("unique rows", "unique rows with both"):
+        chosen += [(name, kind, shape) for kind in ("int64", "float32") for shape in ((5_000, 2), *many)]
+    chosen += [("unique columns", "float32", shape) for shape in ((3, 5_000), (3, 1_000_000), (512, 1_000))]
+    chosen += [("sort of one column", "float32", shape) for shape in ((4_000, 4), (1_000_000, 4))]
+    chosen += [("sort of repeated rows", "float32", shape) for shape in ((3, 8_192), (1, 50_000), (50_000,))]
+    chosen += [("sort of overlapping rows", "float32", (2, 3, 5_000))]
+    for name in ("median of a column", "unique of a column", "unique_consecutive of a column"):
+        chosen += [(name, "float32", shape) for shape in ((4_000, 2), (1_000_000, 2))]
+    chosen += [("median of a transpose", "float32", (1_000, 1_000))]
+    chosen += [
+        ("mode", kind, shape)
+        for kind in ("float32", "int64")
+        for shape in ((1_000, 2_000), (10, 5_000), (1_000, 5_000), (1_000_000,))
+    ]
+    for name in ("isin", "isin of few", "isin of as many", "randperm of int32"):
+        chosen += [(name, "int64", shape) for shape in long]
+    for name in (
+        "index_put of a number",
+        "index_put of a transpose",
+        "index_put of two sides",
+        "index_put of int32",
+        "index_put repeatably",
+        "gradient of indexing",
+    ):
+        chosen += [(name, "int64", shape) for shape in long]
+    chosen += [("index_put of columns", "int64", shape) for shape in long[:2]]
+    chosen += [("index_put into a transpose", "int64", (1_000,))]
     chosen += [("cumsum", kind, shape) for kind in TYPES[1:] for shape in lengths]
     return chosen
 
@@ -99,7 +191,7 @@ def requests_of(name: str, kind: str, shape: tuple[int, ...]) -> dict[str, Any]:
         "operation": name,
         "type": kind,
         "shape": shape,
-        "requests": [size for action, size in seen["events"] if action == "alloc"],
+        "requests": [size for action, size in seen["events"] if action == "alloc"][:40],
         "peak_bytes": seen["peak_added_bytes"],
         "kept_bytes": seen["kept_bytes"],
     }

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.decisions import counting_line
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts, is_fill
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
+from pinchpoint.backends.torch.kernels.library_buffers import arguments_by_name
 
 _aten = torch.ops.aten
 INDEXING = {
@@ -141,29 +141,29 @@ def align(counts: Counts, args: Any, plain: Any, where: str, shadows: Shadows) -
 
 def _unique(counts: Counts, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, key: str) -> Any:
     tensor = args[0]
-    names = compat.argument_names(func)
-    arguments = dict(zip(names, args, strict=False)) | kwargs
+    arguments = arguments_by_name(func, args, kwargs)
     dim = arguments.get("dim")
+    if dim is not None:
+        dim %= tensor.dim()
     most = tensor.numel() if dim is None else tensor.shape[dim]
+    if func is _aten._unique2.default and tensor.dtype is torch.bool:
+        most = min(most, 2)
     real = None if shadow is None else shadow[0].shape[0 if dim is None else dim]
     count = counts.count(tensor, real, key, most)
     if dim is None:
-        values = _beginning_of(plain, tensor, most, count)
-        inverse = list(tensor.shape)
+        # CUDA allocates values and counts for as many elements as there may be, and does not shrink them.
+        inverse, allocated = list(tensor.shape), most
+        whole = plain(_aten.new_empty.default, tensor, [most])
+        values = plain(_aten.slice.Tensor, whole, 0, 0, count)
     else:
+        inverse, allocated = [most], count
         shape = [*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]]
-        values, inverse = plain(_aten.new_empty.default, tensor, shape), [most]
-    if not arguments.get("return_inverse"):
-        inverse = [0]
-    counted = (most, count) if arguments.get("return_counts") else (0, 0)
+        values = plain(_aten.new_empty.default, tensor, shape)
+    inverse = inverse if arguments.get("return_inverse") else [0]
+    counted, allocated = (count, allocated) if arguments.get("return_counts") else (0, 0)
+    whole = plain(_aten.new_empty.default, tensor, [allocated], dtype=torch.int64)
     return (
         values,
         plain(_aten.new_empty.default, tensor, inverse, dtype=torch.int64),
-        _beginning_of(plain, tensor, *counted, dtype=torch.int64),
+        plain(_aten.slice.Tensor, whole, 0, 0, counted),
     )
-
-
-def _beginning_of(plain: Any, tensor: torch.Tensor, most: int, count: int, **options: Any) -> Any:
-    """The first `count` elements of a new tensor of `most`, which CUDA allocates and does not shrink."""
-    whole = plain(_aten.new_empty.default, tensor, [most], **options)
-    return plain(_aten.slice.Tensor, whole, 0, 0, count)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.core.events import Span
 from pinchpoint.core.units import MIB
 
@@ -19,6 +20,11 @@ class Model(Protocol):
     """What sizes depend on beside the shapes."""
 
     processors: int
+
+
+def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments that a call gives, by name; those it leaves out are missing."""
+    return dict(zip(compat.argument_names(func), args, strict=False)) | kwargs
 
 
 def bytes_of(tensor: torch.Tensor) -> int:

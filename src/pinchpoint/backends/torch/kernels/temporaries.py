@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.kernels import layouts, library_buffers, sorting
-from pinchpoint.backends.torch.kernels.library_buffers import Model, Sizes, bytes_of
+from pinchpoint.backends.torch.kernels.library_buffers import Model, Sizes, arguments_by_name, bytes_of
 from pinchpoint.backends.torch.kernels.matrix_products import copied_matrices
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
 
@@ -94,9 +93,7 @@ _ACCUMULATE_BYTES = {
 
 
 def _reduced_dims(func: Any, args: Any, kwargs: Any, source: torch.Tensor) -> tuple[int, ...]:
-    names = compat.argument_names(func)
-    arguments = dict(zip(names, args, strict=False)) | kwargs
-    dim = arguments.get("dim")
+    dim = arguments_by_name(func, args, kwargs).get("dim")
     if dim is None or dim == []:
         return tuple(range(source.dim()))
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
@@ -318,6 +315,10 @@ FAMILIES: dict[str, layouts.Family] = {
     "aten::embedding_dense_backward": layouts.reading_contiguous(0, 1, family=_embedding_backward),
     "aten::nonzero": _nonzero,
     "aten::_unique2": sorting.unique,
+    "aten::unique_dim": sorting.unique_along,
+    "aten::unique_consecutive": sorting.unique_along,
+    "aten::isin": sorting.is_in,
+    "aten::mode": sorting.mode,
     "aten::masked_scatter": _masked_scatter,
     "aten::masked_scatter_": _masked_scatter,
     "aten::masked_select": _masked_select,
