@@ -27,21 +27,35 @@ for _row in json.loads((ROOT / "benchmarks/results/sort_probe_h200.json").read_t
 
 
 @pytest.fixture(scope="module")
-def allocations_of(simulate: Any, count: Any) -> Iterator[Callable[[dict[str, Any]], Any]]:
-    with pytest.MonkeyPatch.context() as patch:
+def allocations(simulate: Any, count: Any) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """What a call allocates, with the rules of the record."""
+    with pytest.MonkeyPatch.context() as patch, simulate(assume=True) as observer:
         patch.setattr(versions, "installed", lambda: "2.11.0")
+        yield lambda call: count(observer.ledger.observation, call)
+
+
+@pytest.fixture(scope="module")
+def allocations_of(allocations: Callable[[Callable[[], Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    """What a call of the record allocates."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(ROOT / "benchmarks" / "accuracy"), *sys.path])
         probe = importlib.import_module("sort_probe")
-        with simulate(assume=True) as observer:
 
-            def run(row: dict[str, Any]) -> Any:
-                x = torch.empty(row["shape"], dtype=getattr(torch, row["type"]), device="cuda")
-                if row["operation"].startswith(("unique rows", "unique columns")):
-                    x = probe.argument_of(row["type"], row["shape"], "cpu").cuda()  # outputs need the values
-                operation = probe.OPERATIONS[row["operation"]]
-                return count(observer.ledger.observation, lambda: operation(x))
+    def of(row: dict[str, Any]) -> Any:
+        x = torch.empty(row["shape"], dtype=getattr(torch, row["type"]), device="cuda")
+        if row["operation"].startswith(("unique rows", "unique columns")):
+            x = probe.argument_of(row["type"], row["shape"], "cpu").cuda()  # outputs need the values
+        operation = probe.OPERATIONS[row["operation"]]
+        return allocations(lambda: operation(x))
 
-            yield run
+    return of
+
+
+@pytest.fixture
+def repeatably() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.slow
@@ -74,29 +88,45 @@ def test_the_large_blocks_of_a_sort_are_exact(allocations_of: Callable[[dict[str
         assert not sizes - requests and (requests - sizes).total() <= (len(row["shape"]) > 1), row
 
 
-def test_rows_of_negative_dimensions_are_those_of_positive_ones(simulate: Any) -> None:
-    with simulate():
-        x = torch.tensor([[1, 1, 2], [3, 3, 4]]).cuda()
-        for unique in (torch.unique, torch.unique_consecutive):
-            values, inverse, counts = unique(x, dim=-1, return_inverse=True, return_counts=True)
-            assert values.shape == (2, 2) and inverse.shape == (3,) and counts.shape == (2,)
+def test_rows_of_negative_dimensions_are_those_of_positive_ones(allocations: Any) -> None:
+    x = torch.tensor([[1, 1, 2], [3, 3, 4]]).cuda()
+    for unique in (torch.unique, torch.unique_consecutive):
+        values, inverse, counts = unique(x, dim=-1, return_inverse=True, return_counts=True)
+        assert values.shape == (2, 2) and inverse.shape == (3,) and counts.shape == (2,)
 
 
-def test_only_repeatable_writes_are_sorted(simulate: Any, count: Any) -> None:
-    """Masks that are filled with a number never are; under `use_deterministic_algorithms` others are."""
-    with simulate(assume=True) as observer:
-        x = torch.randn(1_000_000, device="cuda")
-        mask, index = x > 0, torch.arange(500_000, device="cuda")
-        values = torch.ones(500_000, device="cuda")
+def test_a_dimension_that_a_tensor_lacks_is_the_error_of_torch(allocations: Any) -> None:
+    x = torch.zeros(3, 5000, device="cuda")
+    for call in (lambda: x.sort(2), lambda: torch.unique(x, dim=-3), lambda: x.argsort(2)):
+        with pytest.raises(
+            IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\]"
+        ):
+            call()
 
-        def peaks() -> list[int]:
-            writes = (lambda: x.index_put_((mask,), x.new_zeros(())), lambda: x.index_put_((index,), values))
-            return [count(observer.ledger.observation, write).peak for write in writes]
 
-        usual = peaks()
-        torch.use_deterministic_algorithms(True)
-        try:
-            repeatable = peaks()
-        finally:
-            torch.use_deterministic_algorithms(False)
-        assert max(usual) < 1024 and repeatable[0] == usual[0] and repeatable[1] > 40 * 500_000
+def _writes() -> dict[str, Callable[[], Any]]:
+    total, values = torch.zeros(1000, device="cuda"), torch.ones(500_000, device="cuda")
+    index = torch.arange(500_000, device="cuda") % 1000
+    named = {name: getattr(total, name) for name in ("index_add", "index_copy", "scatter", "scatter_add")}
+    return {
+        "fill": lambda: values.index_put_((values > 0,), values.new_zeros(())),
+        "index_put": lambda: total.index_put_((index,), values),
+        **{name: lambda call=call: call(0, index, values) for name, call in named.items()},
+        "scatter_reduce": lambda: total.scatter_reduce(0, index, values, "sum"),
+    }
+
+
+def test_usual_writes_are_not_sorted(allocations: Any) -> None:
+    assert {name for name, write in _writes().items() if allocations(write).peak > 600_000} == set()
+
+
+def test_repeatable_writes_are_sorted_by_place(allocations: Any, repeatably: None) -> None:
+    """48 bytes for each, of four lists of places and a sort; of a scatter they are an interval from none."""
+    made = {name: allocations(write) for name, write in _writes().items()}
+    assert made.pop("fill").peak < 600_000
+    assert all(one.peak > 48 * 500_000 for one in made.values())
+    spans = {
+        name: [block.span for block in one.blocks if block.span is not None] for name, one in made.items()
+    }
+    assert spans.pop("index_put") == []
+    assert all(span.least == 0 and span.most == span.usual for (span,) in spans.values())

@@ -12,7 +12,7 @@ import torch
 from pinchpoint.backends.torch.data_dependent.decisions import counting_line
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts, is_fill
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
-from pinchpoint.backends.torch.kernels.library_buffers import arguments_by_name
+from pinchpoint.backends.torch.kernels.library_buffers import arguments_by_name, wrapped_dim
 
 _aten = torch.ops.aten
 INDEXING = {
@@ -144,7 +144,7 @@ def _unique(counts: Counts, func: Any, args: Any, kwargs: Any, shadow: Any, plai
     arguments = arguments_by_name(func, args, kwargs)
     dim = arguments.get("dim")
     if dim is not None:
-        dim %= tensor.dim()
+        dim = wrapped_dim(dim, tensor)
     most = tensor.numel() if dim is None else tensor.shape[dim]
     if func is _aten._unique2.default and tensor.dtype is torch.bool:
         most = min(most, 2)

@@ -27,6 +27,16 @@ def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(zip(compat.argument_names(func), args, strict=False)) | kwargs
 
 
+def wrapped_dim(dim: int, tensor: torch.Tensor) -> int:
+    """The number of a dimension, which may be counted from the last; another one is an error, as in torch."""
+    count = max(tensor.dim(), 1)
+    if not -count <= dim < count:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
+        )
+    return dim % count
+
+
 def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 

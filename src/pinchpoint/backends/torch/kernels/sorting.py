@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch.kernels import layouts
-from pinchpoint.backends.torch.kernels.library_buffers import Model, Sizes, arguments_by_name, bytes_of
+from pinchpoint.backends.torch.kernels.library_buffers import (
+    Model,
+    Sizes,
+    arguments_by_name,
+    bytes_of,
+    wrapped_dim,
+)
 from pinchpoint.core.events import Span
 
 # Keys of a block of CUB's radix sort on Hopper, by their bytes: with positions, and alone.
@@ -23,7 +29,7 @@ _SHORT_SORTS = 4096  # elements
 _WHOLE_SORTS = 1_000_000  # rows from this length on are sorted one after the other
 
 
-def _radix_sort_bytes(count: int, key_bytes: int, *, value_bytes: int = 8, bits: int = 64) -> int:
+def radix_sort_bytes(count: int, key_bytes: int, *, value_bytes: int = 8, bits: int = 64) -> int:
     """What a radix sort of keys allocates, with int64 positions, other values, or alone.
 
     A second buffer of the pairs, unless one pass sorts them all; counters of 256 digits for each pass and
@@ -48,6 +54,7 @@ def sort(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
 
 def _sizes_of_sort(source: torch.Tensor, values: torch.Tensor, dim: int) -> list[int]:
     """Short rows are sorted in place; longer ones together, from 128 on in segments."""
+    dim = wrapped_dim(dim, values)
     count, length = values.numel(), values.shape[dim] if values.dim() else 1
     if count == 0:
         return []
@@ -62,10 +69,10 @@ def _sizes_of_sort(source: torch.Tensor, values: torch.Tensor, dim: int) -> list
         copies += [key_bytes * count, 8 * count]
     rows = count // length
     if rows == 1 or length >= _WHOLE_SORTS:
-        return [*copies, 8 * length, _radix_sort_bytes(length, key_bytes)]
+        return [*copies, 8 * length, radix_sort_bytes(length, key_bytes)]
     if rows < 128:
         positions = [8 * count, 8 * count, key_bytes * count]  # with the row of each, before and after
-        return [*copies, *positions, _radix_sort_bytes(count, key_bytes)]
+        return [*copies, *positions, radix_sort_bytes(count, key_bytes)]
     return [*copies, 8 * count, _together(key_bytes * count, 8 * count)]
 
 
@@ -81,7 +88,6 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def _strides_along(tensor: torch.Tensor, dim: int) -> tuple[int, ...]:
     """The strides of a copy with this dimension as the fastest, and the others in the order they have."""
-    dim %= tensor.dim()
     order = sorted((d for d in range(tensor.dim()) if d != dim), key=lambda d: -tensor.stride(d))
     strides, reach = [0] * tensor.dim(), 1
     for d in (dim, *reversed(order)):
@@ -98,7 +104,7 @@ def median(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     if count <= _SHORT_SORTS:
         copies = layouts.copies(source) if source.dim() > 1 else []
         return [*copies, bytes_of(source), 8 * count, 8 * count]
-    sort_bytes = _radix_sort_bytes(count, source.element_size())
+    sort_bytes = radix_sort_bytes(count, source.element_size())
     return [*layouts.copies(source), bytes_of(source), 8 * count, 8 * count, sort_bytes]
 
 
@@ -110,7 +116,7 @@ def mode(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
         return []
     key_bytes = source.element_size()
     counting = (key_bytes + 8) * length + 85_503  # of the elements of a row that are alike
-    return [bytes_of(source), 8 * length, max(_radix_sort_bytes(length, key_bytes), counting)]
+    return [bytes_of(source), 8 * length, max(radix_sort_bytes(length, key_bytes), counting)]
 
 
 # Rows, and the length from which on several blocks select from each of so many; of more rows from 400 on.
@@ -179,7 +185,28 @@ def index_put(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Size
     if not target.is_contiguous() or indexed != list(range(indexed[0], indexed[0] + len(indexed))):
         copies.append(bytes_of(target))
     places = [8 * count] * 4
-    return [*places, *copies, _radix_sort_bytes(count, 8, bits=target.numel().bit_length())]
+    return [*places, *copies, radix_sort_bytes(count, 8, bits=target.numel().bit_length())]
+
+
+def index_add(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
+    """Repeatable sums are written by `index_put`, from a copy of the source times a factor."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return []
+    arguments = arguments_by_name(func, args, kwargs)
+    count, source = arguments["index"].numel(), arguments["source"]
+    most = bytes_of(source) + 32 * count + radix_sort_bytes(count, 8)
+    return [Span(most, 0, most)]  # read from torch's source alone
+
+
+def scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
+    """Repeatable results are written by `index_put`, at places that are computed from all coordinates."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return []
+    target, index = args[0], arguments_by_name(func, args, kwargs)["index"]
+    count, dims = index.numel(), max(target.dim(), 1)
+    coordinates = 0 if dims == 1 else 8 * count * (dims + 1) + bytes_of(target)
+    most = coordinates + (target.element_size() + 32) * count + radix_sort_bytes(count, 8)
+    return [Span(most, 0, most)]  # read from torch's source alone
 
 
 def unique(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -195,12 +222,12 @@ def unique(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     )
     if inverse_bytes:
         phases = [
-            [values_bytes, 8 * count, 8 * count, _radix_sort_bytes(count, key_bytes)],
+            [values_bytes, 8 * count, 8 * count, radix_sort_bytes(count, key_bytes)],
             [values_bytes, 8 * count, 8 * count, inverse_bytes, values_bytes * (counts_bytes > 0)],
         ]
     else:
         phases = [
-            [values_bytes, _radix_sort_bytes(count, key_bytes, value_bytes=0)],
+            [values_bytes, radix_sort_bytes(count, key_bytes, value_bytes=0)],
             [values_bytes, values_bytes, counts_bytes],
         ]
     most = max(sum(phase) for phase in phases)
@@ -232,9 +259,9 @@ def is_in(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[int
     if other_count < 10 * count**0.145:
         return [count * other_count, count]
     key_bytes = elements.element_size()
-    unique_bytes = (key_bytes + 16) * count + _radix_sort_bytes(count, key_bytes)
+    unique_bytes = (key_bytes + 16) * count + radix_sort_bytes(count, key_bytes)
     both = count + other_count
-    sort_bytes = (2 * key_bytes + 16 + 3) * both + _radix_sort_bytes(both, key_bytes)
+    sort_bytes = (2 * key_bytes + 16 + 3) * both + radix_sort_bytes(both, key_bytes)
     most = (key_bytes + 8) * count + key_bytes * other_count + sort_bytes
     return [Span(unique_bytes, unique_bytes, max(unique_bytes, most))]
 
@@ -244,5 +271,5 @@ def random_permutation(model: Model, func: Any, args: Any, kwargs: Any, out: Any
     count, item_bytes = out.numel(), out.element_size()
     bits = math.ceil(math.log2(max(count - (6 * count**2 + 1) / (12 * math.log(0.9)), 2)))
     key_bytes = 4 if bits <= 32 else 8
-    sort_bytes = _radix_sort_bytes(count, key_bytes, value_bytes=item_bytes, bits=bits)
+    sort_bytes = radix_sort_bytes(count, key_bytes, value_bytes=item_bytes, bits=bits)
     return [item_bytes, item_bytes * count, key_bytes * count, key_bytes * count, sort_bytes]

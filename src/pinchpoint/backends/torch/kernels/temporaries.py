@@ -110,11 +110,18 @@ def _embedding_backward(model: Model, func: Any, args: Any, kwargs: Any, out: An
         return []
     segments = min(count, args[2])
     partial = segments + -(-count // 10)
-    return [8 * count] * 3 + [8 * segments] * 2 + [8 * partial, 4 * width * partial]
+    sort = [8 * count, sorting.radix_sort_bytes(count, 8, bits=args[2].bit_length())]
+    sums = [8 * count, 8 * segments, 8 * segments, 8 * partial, 4 * width * partial]
+    return [8 * count, 8 * count, *max(sort, sums, key=sum)]  # sorted indices, and where they come from
 
 
 def _nonzero(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     return [21_503]
+
+
+def _scatter_reduce(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    means = library_buffers.scatter_mean(model, func, args, kwargs, out)
+    return [*means, *sorting.scatter(model, func, args, kwargs, out)]
 
 
 def _masked_scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -294,8 +301,8 @@ FAMILIES: dict[str, layouts.Family] = {
     "aten::im2col": layouts.reading_contiguous(0, family=_like_first),
     "aten::abs": library_buffers.complex_to_real,
     "aten::angle": library_buffers.complex_to_real,
-    "aten::scatter_reduce": library_buffers.scatter_mean,
-    "aten::scatter_reduce_": library_buffers.scatter_mean,
+    "aten::scatter_reduce": _scatter_reduce,
+    "aten::scatter_reduce_": _scatter_reduce,
     "aten::_cdist_backward": library_buffers.distance_backward,
     **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"), _product),
     "aten::_foreach_norm": _norms,
@@ -311,6 +318,10 @@ FAMILIES: dict[str, layouts.Family] = {
     "aten::index_put": sorting.index_put,
     "aten::index_put_": sorting.index_put,
     "aten::_index_put_impl_": sorting.index_put,
+    **{f"aten::{name}": sorting.index_add for name in ("index_add", "index_copy")},
+    **{f"aten::{name}_": sorting.index_add for name in ("index_add", "index_copy")},
+    **{f"aten::{name}": sorting.scatter for name in ("scatter", "scatter_add")},
+    **{f"aten::{name}_": sorting.scatter for name in ("scatter", "scatter_add")},
     "aten::_unsafe_index_put": sorting.index_put,
     "aten::embedding_dense_backward": layouts.reading_contiguous(0, 1, family=_embedding_backward),
     "aten::nonzero": _nonzero,
