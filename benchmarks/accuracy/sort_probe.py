@@ -117,6 +117,30 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "index_put repeatably": lambda x: _repeatably(
         lambda: _table(x, 1000).index_put_((x % 1000,), _table(x, len(x)))
     ),
+    "index_add repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000, 8).index_add_(0, x % 1000, _table(x, len(x), 8))
+    ),
+    "index_copy repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000, 8).index_copy_(0, x % 1000, _table(x, len(x), 8))
+    ),
+    "scatter_add repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000).scatter_add_(0, x % 1000, _table(x, len(x)))
+    ),
+    "scatter_add of rows repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000, 8).scatter_add_(0, (x % 1000)[:, None].expand(-1, 8), _table(x, len(x), 8))
+    ),
+    "scatter repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000).scatter_(0, x % 1000, _table(x, len(x)))
+    ),
+    "scatter of a number repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000).scatter_(0, x % 1000, 1.0)
+    ),
+    "scatter_reduce repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000).scatter_reduce_(0, x % 1000, _table(x, len(x)), "mean")
+    ),
+    "gradient of an embedding": lambda x: torch.ops.aten.embedding_dense_backward(
+        _table(x, len(x), 4), x % 1000, 1000, -1, False
+    ),
     "gradient of indexing": _gradient,
     "index_put": lambda x: x.new_zeros(1000).index_put_((x % 1000,), x, accumulate=True),
     "topk": lambda x: torch.topk(x, 100),
@@ -170,6 +194,13 @@ def cases() -> list[tuple[str, str, tuple[int, ...]]]:
         "gradient of indexing",
     ):
         chosen += [(name, "int64", shape) for shape in long]
+    chosen += [
+        (name, "int64", shape)
+        for name in OPERATIONS
+        if name.endswith(" repeatably") or name == "gradient of an embedding"
+        for shape in long
+        if name != "index_put repeatably"
+    ]
     chosen += [("index_put of columns", "int64", shape) for shape in long[:2]]
     chosen += [("index_put into a transpose", "int64", (1_000,))]
     chosen += [("cumsum", kind, shape) for kind in TYPES[1:] for shape in lengths]
