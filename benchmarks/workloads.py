@@ -72,7 +72,7 @@ def cases() -> list[Case]:
     return list({case.name: case for case in chosen}.values())
 
 
-def predicted(case: Case, row: dict[str, Any]) -> dict[str, Any]:
+def predict_case(case: Case, row: dict[str, Any]) -> dict[str, Any]:
     forecast = predict(
         case.workload,
         size=case.size,
@@ -87,7 +87,7 @@ def predicted(case: Case, row: dict[str, Any]) -> dict[str, Any]:
     return {"forecast": short.to_dict()}
 
 
-def measured(case: Case, row: dict[str, Any]) -> dict[str, Any]:
+def measure_case(case: Case, row: dict[str, Any]) -> dict[str, Any]:
     if "forecast" not in row:
         raise PinchpointError(f"{case.name} has no forecast.", hint="Run `predict` first.")
     peaks = gpu_measurement.measure(
@@ -105,25 +105,25 @@ def add(
     path: Path,
     label: str,
     chosen: list[Case],
-    answer: Callable[[Case, dict[str, Any]], dict[str, Any]],
+    add_to: Callable[[Case, dict[str, Any]], dict[str, Any]],
     at_once: int,
 ) -> None:
-    """Add to the rows of a record what `answer` says about their cases; an error is kept in its place."""
+    """Add to the rows of a record what `add_to` says about their cases; an error is kept in its place."""
     record = json.loads(path.read_text()) if path.exists() else {"rows": {}}
     record[label] = {"command": script_command(), "created": now(), "machine": describe()}
     rows: dict[str, dict[str, Any]] = record["rows"]
 
     def answer_of(case: Case) -> dict[str, Any]:
         try:
-            return answer(case, rows.get(case.name, {}))
+            return add_to(case, rows.get(case.name, {}))
         except PinchpointError as error:
             return {f"{label}_error": str(error)}
 
     with ThreadPoolExecutor(at_once) as pool:
-        for case, found in zip(chosen, pool.map(answer_of, chosen), strict=True):
+        for case, values in zip(chosen, pool.map(answer_of, chosen), strict=True):
             row = rows.setdefault(case.name, {})
             row.pop(f"{label}_error", None)
-            row |= found
+            row |= values
             print(line_of(case.name, row), flush=True)
             write_text(path, json.dumps(record, indent=1))
 
@@ -135,15 +135,15 @@ def line_of(name: str, row: dict[str, Any]) -> str:
         return f"| {name} | {' '.join(errors)} | | | |"
     forecast = row["forecast"]
     peak, low, high = (forecast[key] for key in ("peak_allocated_bytes", "low_bytes", "high_bytes"))
-    said = f"{peak / MIB:,.1f}"
+    forecast_text = f"{peak / MIB:,.1f}"
     if low is not None and high is not None:
-        said += f" [{low / MIB:,.1f}, {high / MIB:,.1f}]"
+        forecast_text += f" [{low / MIB:,.1f}, {high / MIB:,.1f}]"
     if "measured" not in row:
-        return f"| {name} | {said} | | | |"
-    true = row["measured"]
-    reserved = f"{forecast['peak_reserved_bytes'] / true['reserved_bytes'] - 1:+.1%}"
-    allocated = true["allocated_bytes"]
-    return f"| {name} | {said} | {allocated / MIB:,.1f} | {peak / allocated - 1:+.2%} | {reserved} |"
+        return f"| {name} | {forecast_text} | | | |"
+    peaks = row["measured"]
+    reserved = f"{forecast['peak_reserved_bytes'] / peaks['reserved_bytes'] - 1:+.1%}"
+    allocated = peaks["allocated_bytes"]
+    return f"| {name} | {forecast_text} | {allocated / MIB:,.1f} | {peak / allocated - 1:+.2%} | {reserved} |"
 
 
 def show(path: Path) -> str:
@@ -167,9 +167,9 @@ def main() -> None:
     if args.what == "show":
         print(show(args.record))
     elif args.what == "predict":
-        add(args.record, "predict", chosen, predicted, args.at_once)
+        add(args.record, "predict", chosen, predict_case, args.at_once)
     else:
-        add(args.record, "measure", chosen, measured, args.at_once)
+        add(args.record, "measure", chosen, measure_case, args.at_once)
 
 
 if __name__ == "__main__":

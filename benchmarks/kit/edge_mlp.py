@@ -392,11 +392,11 @@ def add_peaks(path: Path, key: str, peak_of: Callable[[Case, str], int], at_once
     """Add peaks of `train` to the newest rows of a record; print forecasts beside what was measured."""
     record = json.loads(path.read_text())
     rows = record["runs"][-1]["rows"]
-    of_rows = [Case(*(row.get(name, CHANNELS) for name in Case._fields)) for row in rows]
+    cases_of_rows = [Case(*(row.get(name, CHANNELS) for name in Case._fields)) for row in rows]
     precisions = [row["precision"] for row in rows]
     with ThreadPoolExecutor(at_once) as pool:
-        peaks = pool.map(peak_of, of_rows, precisions)
-        for row, case, precision, peak in zip(rows, of_rows, precisions, peaks, strict=True):
+        peaks = pool.map(peak_of, cases_of_rows, precisions)
+        for row, case, precision, peak in zip(rows, cases_of_rows, precisions, peaks, strict=True):
             row[key] = peak
             forecast, measured = (row.get(f"train_{name}_bytes") for name in ("forecast", "peak"))
             beside = f" ({forecast / measured - 1:+.2%})" if forecast and measured else ""

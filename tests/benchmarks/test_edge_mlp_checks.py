@@ -209,8 +209,8 @@ def test_forecasts_in_the_records_are_right() -> None:
     folder = FOLDER.parents[1] / "benchmarks" / "results"
     for name in ("edge_mlp_h200.json", "edge_mlp_more_h200.json"):
         rows = json.loads((folder / name).read_text())["runs"][-1]["rows"]
-        apart = sorted(abs(row["train_forecast_bytes"] - row["train_peak_bytes"]) for row in rows)
-        assert apart[-2] <= 4096 and apart[-1] < 600_000 and len(apart) > 40
+        differences = sorted(abs(row["train_forecast_bytes"] - row["train_peak_bytes"]) for row in rows)
+        assert differences[-2] <= 4096 and differences[-1] < 600_000 and len(differences) > 40
 
 
 def test_a_record_is_shown_as_a_table(tmp_path: Path) -> None:

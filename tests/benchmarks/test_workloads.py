@@ -38,7 +38,7 @@ def test_a_record_keeps_forecasts_and_peaks_of_several_calls(
     small, large = script.Case("cloud", 10, "infer", "exact"), script.Case("cloud", 20, "infer", "exact")
     forecast = {"peak_allocated_bytes": 2 * MIB, "peak_reserved_bytes": 20 * MIB}
 
-    def predicted(case: Any, row: dict[str, Any]) -> dict[str, Any]:
+    def predict_case(case: Any, row: dict[str, Any]) -> dict[str, Any]:
         ends = (
             {"low_bytes": MIB, "high_bytes": 3 * MIB}
             if case is large
@@ -46,16 +46,16 @@ def test_a_record_keeps_forecasts_and_peaks_of_several_calls(
         )
         return {"forecast": forecast | ends}
 
-    def measured(case: Any, row: dict[str, Any]) -> dict[str, Any]:
+    def measure_case(case: Any, row: dict[str, Any]) -> dict[str, Any]:
         assert row["forecast"]["peak_allocated_bytes"] == 2 * MIB
         if case is large and "measure_error" not in row:
             raise BadInput("out of memory", hint="Take less.")
         return {"measured": {"allocated_bytes": 4 * MIB, "reserved_bytes": 16 * MIB}}
 
-    script.add(path, "predict", [small, large], predicted, 2)
-    script.add(path, "measure", [small, large], measured, 2)
+    script.add(path, "predict", [small, large], predict_case, 2)
+    script.add(path, "measure", [small, large], measure_case, 2)
     assert "out of memory" in script.show(path)
-    script.add(path, "measure", [large], measured, 1)
+    script.add(path, "measure", [large], measure_case, 1)
     assert script.show(path).splitlines()[2:] == [
         "| cloud 10 infer exact | 2.0 | 4.0 | -50.00% | +25.0% |",
         "| cloud 20 infer exact | 2.0 [1.0, 3.0] | 4.0 | -50.00% | +25.0% |",
@@ -66,5 +66,5 @@ def test_a_record_keeps_forecasts_and_peaks_of_several_calls(
 
 def test_a_step_without_a_forecast_is_not_measured(script: Any, tmp_path: Path) -> None:
     case = script.Case("cloud", 10, "infer", "exact")
-    script.add(tmp_path / "record.json", "measure", [case], script.measured, 1)
+    script.add(tmp_path / "record.json", "measure", [case], script.measure_case, 1)
     assert "has no forecast" in script.show(tmp_path / "record.json")

@@ -63,7 +63,7 @@ def repeatably() -> Iterator[None]:
 def test_a_sort_takes_what_it_takes_on_an_h200(
     allocations_of: Callable[[dict[str, Any]], Any], operation: str
 ) -> None:
-    """To 8 KiB; blocks of more than 1 MiB may be up to 1 MiB larger than requested."""
+    """To 0.2 % and 8 KiB; blocks of more than 1 MiB may be up to 1 MiB larger than requested."""
     wrong = []
     for row in ROWS[operation]:
         allocations, peak, kept = allocations_of(row), row["peak_bytes"], row["kept_bytes"]
@@ -122,11 +122,11 @@ def test_usual_writes_are_not_sorted(allocations: Any) -> None:
 
 def test_repeatable_writes_are_sorted_by_place(allocations: Any, repeatably: None) -> None:
     """48 bytes for each, of four lists of places and a sort; of a scatter they are an interval from none."""
-    made = {name: allocations(write) for name, write in _writes().items()}
-    assert made.pop("fill").peak < 600_000
-    assert all(one.peak > 48 * 500_000 for one in made.values())
+    results = {name: allocations(write) for name, write in _writes().items()}
+    assert results.pop("fill").peak < 600_000
+    assert all(one.peak > 48 * 500_000 for one in results.values())
     spans = {
-        name: [block.span for block in one.blocks if block.span is not None] for name, one in made.items()
+        name: [block.span for block in one.blocks if block.span is not None] for name, one in results.items()
     }
     assert spans.pop("index_put") == []
     assert all(span.least == 0 and span.most == span.usual for (span,) in spans.values())

@@ -161,40 +161,44 @@ def index_put(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Size
     """With accumulation, or if results are to be repeatable, the indices are linearised and sorted first."""
     arguments = arguments_by_name(func, args, kwargs)
     target, indices, values = (arguments[name] for name in ("self", "indices", "values"))
-    given = [index for index in indices if index is not None]
-    has_masks = any(index.dtype in _MASKS for index in given)
+    index_tensors = [index for index in indices if index is not None]
+    has_masks = any(index.dtype in _MASKS for index in index_tensors)
     is_sorted = arguments.get("accumulate", False) or (
         torch.are_deterministic_algorithms_enabled() and not (has_masks and values.numel() == 1)  # a fill
     )
-    if not given or not is_sorted:
+    if not index_tensors or not is_sorted:
         return []
-    indexed: list[int] = []  # dimensions
+    dims: list[int] = []  # that the indices replace
     dim = 0
     for index in indices:
         width = index.dim() if index is not None and index.dtype in _MASKS else 1
-        indexed += [] if index is None else range(dim, dim + width)
+        dims += [] if index is None else range(dim, dim + width)
         dim += width
-    slice_numel = target.numel() // max(math.prod(target.shape[d] for d in indexed), 1)
+    slice_numel = target.numel() // max(math.prod(target.shape[d] for d in dims), 1)
     if has_masks:  # how many are true is the number of values
-        count = max(index.numel() for index in given)
+        count = max(index.numel() for index in index_tensors)
         count = count if values.numel() <= slice_numel else values.numel() // max(slice_numel, 1)
     else:
-        count = math.prod(torch.broadcast_shapes(*[index.shape for index in given]))
+        count = math.prod(torch.broadcast_shapes(*[index.shape for index in index_tensors]))
     is_read = values.is_contiguous() and values.numel() >= count * slice_numel
     copies = [] if is_read else [count * slice_numel * target.element_size()]
-    if not target.is_contiguous() or indexed != list(range(indexed[0], indexed[0] + len(indexed))):
+    if not target.is_contiguous() or dims != list(range(dims[0], dims[0] + len(dims))):
         copies.append(bytes_of(target))
-    places = [8 * count] * 4
-    return [*places, *copies, radix_sort_bytes(count, 8, bits=target.numel().bit_length())]
+    return [*copies, *_sorted_places(count, bits=target.numel().bit_length())]
+
+
+def _sorted_places(count: int, *, bits: int = 64) -> list[int]:
+    """The places that `index_put` writes to, sorted with where their values are."""
+    return [8 * count] * 4 + [radix_sort_bytes(count, 8, bits=bits)]
 
 
 def index_add(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
-    """Repeatable sums are written by `index_put`, from a copy of the source times a factor."""
+    """Repeatable sums and copies are written by `index_put`; a sum from the source times a factor."""
     if not torch.are_deterministic_algorithms_enabled():
         return []
     arguments = arguments_by_name(func, args, kwargs)
     count, source = arguments["index"].numel(), arguments["source"]
-    most = bytes_of(source) + 32 * count + radix_sort_bytes(count, 8)
+    most = bytes_of(source) + sum(_sorted_places(count))
     return [Span(most, 0, most)]  # read from torch's source alone
 
 
@@ -205,7 +209,7 @@ def scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[i
     target, index = args[0], arguments_by_name(func, args, kwargs)["index"]
     count, dims = index.numel(), max(target.dim(), 1)
     coordinates = 0 if dims == 1 else 8 * count * (dims + 1) + bytes_of(target)
-    most = coordinates + (target.element_size() + 32) * count + radix_sort_bytes(count, 8)
+    most = coordinates + target.element_size() * count + sum(_sorted_places(count))
     return [Span(most, 0, most)]  # read from torch's source alone
 
 
