@@ -162,6 +162,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=2, help="Cases at the same time. Default: 2.")
     args = parser.parse_args()
     chosen = [case for case in cases() if not args.only or set(args.only) & set(case.name.split())]
+    if args.what != "predict" and not args.record.exists():
+        parser.error(f"There is no {args.record}: write it with `predict`.")
     if not chosen:
         parser.error("No case has one of these words.")
     if args.what == "show":

@@ -476,8 +476,11 @@ def main() -> None:
         parser.error("Say where to write the record: -o RECORD.")
     if args.what in ("measure", "compile", "profile", "peaks") and not torch.cuda.is_available():
         parser.error(f"{args.what} needs a GPU.")
-    if args.what in ("peaks", "forecast", "show") and not args.words:
-        parser.error(f"Name the record: edge_mlp.py {args.what} RECORD.")
+    if args.what in ("peaks", "forecast", "show"):
+        if not args.words:
+            parser.error(f"Name the record: edge_mlp.py {args.what} RECORD.")
+        if not Path(args.words[0]).exists():
+            parser.error(f"There is no {args.words[0]}: write it with `measure`.")
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
     known = more_cases() if args.more else cases()
     listed = [
