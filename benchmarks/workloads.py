@@ -141,7 +141,9 @@ def line_of(name: str, row: dict[str, Any]) -> str:
     if "measured" not in row:
         return f"| {name} | {forecast_text} | | | |"
     peaks = row["measured"]
-    reserved = f"{forecast['peak_reserved_bytes'] / peaks['reserved_bytes'] - 1:+.1%}"
+    reserved = ""
+    if forecast["peak_reserved_bytes"] and peaks["reserved_bytes"]:
+        reserved = f"{forecast['peak_reserved_bytes'] / peaks['reserved_bytes'] - 1:+.1%}"
     allocated = peaks["allocated_bytes"]
     return f"| {name} | {forecast_text} | {allocated / MIB:,.1f} | {peak / allocated - 1:+.2%} | {reserved} |"
 

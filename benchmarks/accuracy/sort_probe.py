@@ -69,6 +69,10 @@ def _table(x: Tensor, *shape: int) -> Tensor:
     return torch.zeros(shape, device=x.device)
 
 
+def _places(x: Tensor) -> Tensor:
+    return (x[:, None] + torch.arange(8, device=x.device)) % 1000
+
+
 OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "sort": torch.sort,
     "sort of columns": lambda x: torch.sort(x, dim=0),
@@ -129,6 +133,9 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "scatter_add of rows repeatably": lambda x: _repeatably(
         lambda: _table(x, 1000, 8).scatter_add_(0, (x % 1000)[:, None].expand(-1, 8), _table(x, len(x), 8))
     ),
+    "scatter_add of places repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000, 8).scatter_add_(0, _places(x), _table(x, len(x), 8))
+    ),
     "scatter repeatably": lambda x: _repeatably(
         lambda: _table(x, 1000).scatter_(0, x % 1000, _table(x, len(x)))
     ),
@@ -137,6 +144,12 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     ),
     "scatter_reduce repeatably": lambda x: _repeatably(
         lambda: _table(x, 1000).scatter_reduce_(0, x % 1000, _table(x, len(x)), "mean")
+    ),
+    "scatter_reduce to the largest repeatably": lambda x: _repeatably(
+        lambda: _table(x, 1000).scatter_reduce_(0, x % 1000, _table(x, len(x)), "amax")
+    ),
+    "index_add of columns repeatably": lambda x: _repeatably(
+        lambda: _table(x, 8, 1000).index_add_(1, x % 1000, _table(x, 8, len(x)))
     ),
     "gradient of an embedding": lambda x: torch.ops.aten.embedding_dense_backward(
         _table(x, len(x), 4), x % 1000, 1000, -1, False

@@ -108,6 +108,8 @@ class Forecaster:
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
             "JAX_PLATFORMS": "cpu",
+            # JAX's CUDA plugin would refuse to load where there is a driver but no card is visible.
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._process = subprocess.Popen(

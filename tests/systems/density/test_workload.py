@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from pinchpoint.core.discovery import load_workload
 from pinchpoint.core.errors import BadInput
@@ -15,7 +16,7 @@ from pinchpoint.systems.density.grid.bricks import Bricks
 from pinchpoint.systems.density.grid.hafnia import hafnia
 from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import check_structure
-from pinchpoint.systems.density.workload import BRICK, GRID, near_bricks
+from pinchpoint.systems.density.workload import BRICK, GRID, Near, near_bricks
 
 SMALL = {"mul": "20", "lmax": "1"}
 pytestmark = pytest.mark.usefixtures("quick_workers")
@@ -79,13 +80,13 @@ def test_the_crystal_is_the_published_one() -> None:
 
 def test_no_neighbour_of_a_brick_is_missed() -> None:
     structure, bricks = hafnia(), Bricks(GRID, BRICK)
-    near = near_bricks(structure, bricks, 4.0, "cpu")
+    _, apart, offsets = near_bricks(structure, bricks, 4.0)
     rng = np.random.default_rng(0)
     images = images_of(structure, 4.0)
     for brick in rng.integers(bricks.count, size=5).tolist():
         corner = np.array(np.unravel_index(brick, bricks.along)) * BRICK
-        vectors = near.offsets[:, None] - near.apart[brick][None]
-        found = (vectors.norm(dim=2) < 4.0).sum(dim=1).tolist()
+        vectors = offsets[:, None] - apart[brick][None]
+        found = (np.linalg.norm(vectors, axis=2) < 4.0).sum(axis=1).tolist()
         for at in (0, 21, 63):
             point = (corner + np.unravel_index(at, BRICK)) / GRID @ structure.lattice
             assert found[at] == (np.linalg.norm(images.positions - point, axis=1) < 4.0).sum()
@@ -108,3 +109,17 @@ def test_a_predicted_peak_is_that_of_all_chunks_though_few_are_looked_at() -> No
         ]
     # All chunks of the first were gone through; the second may add the longer answer alone, 4 bytes a probe.
     assert 0 <= peaks[1] - peaks[0] <= 4 * (many - few) + 512
+
+
+def test_the_chunk_with_the_most_pairs_is_looked_at() -> None:
+    bricks = Bricks(GRID, BRICK)
+    near = Near(*map(torch.from_numpy, near_bricks(hafnia(), bricks, 4.0)))
+    pieces = list(scaling._pieces(64 * 95, bricks.probes, 64 * 10))
+    apart = near.offsets[:, None] - near.apart[:95, None]
+    pairs = (apart.norm(dim=3) < 4.0).sum(dim=(1, 2)).split(10)
+    most = max(range(8), key=lambda at: int(pairs[at].sum()))
+    assert most  # the first chunk would not do
+    traced = scaling._traced(
+        pieces, 1, lambda piece: scaling._pairs(piece, near.apart.numpy(), near.offsets.numpy(), 4.0)
+    )
+    assert traced == [pieces[most], *pieces[-2:]]

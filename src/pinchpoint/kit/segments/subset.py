@@ -29,6 +29,7 @@ Method = Literal["exact", "nested", "bernoulli", "sort"]
 _METHODS = get_args(Method)
 
 _LONGEST = 16384  # largest number of points of a cell for which the Triton kernel is used
+_BOARD_CELLS = 2**17  # of one draw whose sums fit on the Triton kernel's board
 
 
 def draw_counts(
@@ -184,9 +185,15 @@ def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: i
     if total is None:
         total = int(counts.sum(dtype=torch.int32))
     points = counts.new_empty(total)
+    sums = None
+    is_recorded = not is_fake(points) and torch.cuda.is_current_stream_capturing()
+    if segments.cells > _BOARD_CELLS or is_recorded:
+        # For so many cells, a running sum by torch takes little time beside the draw. A recorded draw would
+        # find the sums of its first run on the board.
+        sums = counts.cumsum(0, dtype=torch.int32)
     if not is_fake(points):
         with on_device(points):
-            _kernels().draw(segments, counts.contiguous(), of, points)
+            _kernels().draw(segments, counts.contiguous(), sums, of, points)
     return points
 
 

@@ -32,7 +32,7 @@ from pinchpoint.kit.triton_launch import Launcher
 _KEYS = 256  # keys per warp
 _TALL = 128  # keys of a long cell at a time: more would need registers that keep programs from running
 _GROUP = 256  # cells with one sum on the board
-_BOARD = tl.constexpr(512)  # groups; for more cells a running sum by torch takes little beside the draw
+_BOARD = tl.constexpr(512)  # groups
 _LAST_DRAW = 2**31 - 1  # numbers of draws begin again after this one
 _SPREAD, _FIRST, _SECOND, _THIRD = (
     tl.constexpr(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
@@ -62,15 +62,16 @@ class _Board:
 _boards: dict[torch.device, _Board] = {}
 
 
-def draw(segments: Segments, counts: Tensor, of: tuple[int, int], out: Tensor) -> None:
-    """Write the drawn points to `out`, (M,) int32, with -1 where nothing is drawn. counts: (C,) int32."""
+def draw(segments: Segments, counts: Tensor, sums: Tensor | None, of: tuple[int, int], out: Tensor) -> None:
+    """Write the drawn points to `out`, (M,) int32, with -1 where nothing is drawn.
+
+    counts: (C,) int32. sums: (C,) int32, their running sum; without it, the sums of groups of cells are
+    passed on through the board.
+    """
     rows, wide, warps = _tile(segments.points, segments.cells, segments.longest)
     cells = segments.cells
-    number = 0
-    # A recorded draw would have the same number each time.
-    if cells > _GROUP * _BOARD.value or torch.cuda.is_current_stream_capturing():
-        group, sums = 0, counts.cumsum(0, dtype=torch.int32)
-    else:
+    group = number = 0
+    if sums is None:
         if (board := _boards.get(counts.device)) is None:
             board = _boards[counts.device] = _Board(counts.device)
         group, sums, number = _GROUP, board.sums, board.next_draw()

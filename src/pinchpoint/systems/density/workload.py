@@ -110,12 +110,15 @@ def build(
     else:
         form = model.tabulate(KNOTS, radius_a=radius_a(bricks, structure.lattice))
     pieces = list(_pieces(size, bricks.probes, chunk or (CHUNK if variant == "scalar" else FULL_CHUNK)))
-    graph, near = (
-        atom_graph(structure, config, device=device),
-        near_bricks(structure, bricks, config.cutoff_a, device),
-    )
+    graph = atom_graph(structure, config, device=device)
+    atoms, apart, offsets = near_bricks(structure, bricks, config.cutoff_a)
+    near = Near(*(torch.from_numpy(array).to(device) for array in (atoms, apart, offsets)))
     if is_fake(model.probes.readout):
-        pieces = _traced(pieces, TRACED_CHUNKS[variant])
+
+        def pairs(piece: Piece) -> int:
+            return _pairs(piece, apart, offsets, config.cutoff_a)
+
+        pieces = _traced(pieces, TRACED_CHUNKS[variant], None if variant == "scalar" else pairs)
     job = Job(form, model, graph, near, pieces, size, once=variant != "original")
     return Case(
         step=_train(job) if mode == "train" else torch.no_grad()(lambda: _infer(job)),
@@ -124,8 +127,8 @@ def build(
     )
 
 
-def near_bricks(structure: Structure, bricks: Bricks, cutoff_a: float, device: str) -> Near:
-    """Find all images within the cutoff of the sphere around each brick, in numpy."""
+def near_bricks(structure: Structure, bricks: Bricks, cutoff_a: float) -> tuple[np.ndarray, ...]:
+    """Find all images within the cutoff of the sphere around each brick; return the arrays of `Near`."""
     steps = structure.lattice / np.array(bricks.grid)[:, None]
     sides = np.array(bricks.sides)
     inside = np.stack(np.meshgrid(*map(np.arange, bricks.sides), indexing="ij"), axis=-1).reshape(-1, 3)
@@ -141,8 +144,7 @@ def near_bricks(structure: Structure, bricks: Bricks, cutoff_a: float, device: s
     )
     rows = np.arange(len(centres))[:, None]
     vectors = np.where((square[rows, nearest] < reach**2)[..., None], apart[rows, nearest], 2 * reach)
-    floats = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (vectors, offsets))
-    return Near(torch.from_numpy(images.atom[nearest]).to(device), *floats)
+    return images.atom[nearest], vectors.astype(np.float32), offsets.astype(np.float32)
 
 
 def _pieces(size: int, brick: int, chunk: int) -> Iterator[Piece]:
@@ -155,9 +157,22 @@ def _pieces(size: int, brick: int, chunk: int) -> Iterator[Piece]:
         yield Piece(whole, 1, rest, whole * brick)
 
 
-def _traced(pieces: list[Piece], whole: int) -> list[Piece]:
-    """Return chunks that represent all of them: some of the whole ones, which are alike, and the last two."""
-    return pieces if len(pieces) <= whole + 2 else [*pieces[:whole], *pieces[-2:]]
+def _traced(pieces: list[Piece], whole: int, pairs: Callable[[Piece], int] | None) -> list[Piece]:
+    """Return chunks that represent all of them: some of the whole ones, and the last two.
+
+    pairs: of a chunk; those with the most are taken. None: whole chunks are alike.
+    """
+    if len(pieces) <= whole + 2:
+        return pieces
+    first = pieces[:-2] if pairs is None else sorted(pieces[:-2], key=pairs, reverse=True)
+    return [*first[:whole], *pieces[-2:]]
+
+
+def _pairs(piece: Piece, apart: np.ndarray, offsets: np.ndarray, cutoff_a: float) -> int:
+    """The number of probes and atoms of a chunk that are closer than the cutoff."""
+    bricks = np.arange(piece.first, piece.first + piece.count) % len(apart)
+    vectors = offsets[: piece.probes, None] - apart[bricks][:, None]
+    return int((np.square(vectors).sum(-1) < cutoff_a**2).sum())
 
 
 def _infer(job: Job) -> Tensor:

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from pinchpoint.backends.torch.kernels.reduction import staging_bytes
+from pinchpoint.backends.torch.kernels.reduction import output_vector, staging_bytes
 
 
-def columns(rows: int, width: int, *, item: int = 4, processors: int = 132) -> tuple[int, int]:
+def columns(rows: int, width: int, *, processors: int = 132) -> tuple[int, int]:
     """The sum over rows: the bias gradient of a linear layer."""
     return staging_bytes(
         inputs=rows,
         outputs=width,
-        item_bytes=item,
         accumulate_bytes=4,
         along_fastest=False,
         whole=False,
+        vector=output_vector([width]),
         processors=processors,
     )
 
@@ -37,8 +37,34 @@ def test_a_sum_over_rows_stages_what_an_h200_was_asked_for(
     assert columns(rows, width) == (buffer, semaphores)
 
 
-def test_half_precision_rows_stage_as_much_since_they_are_summed_in_fp32() -> None:
-    assert columns(8192, 768, item=2) == columns(8192, 768)
+def temporaries(take: Any, gradient: torch.Tensor) -> list[int]:
+    blocks = take(lambda: gradient.sum(0)).blocks
+    return [block.bytes for block in blocks if block.role == "temporaries"]
+
+
+def test_half_precision_rows_stage_as_much_since_they_are_summed_in_fp32(take: Any) -> None:
+    rows = [torch.empty(8192, 768, dtype=dtype, device="cuda") for dtype in (torch.bfloat16, torch.float32)]
+    assert temporaries(take, rows[0]) == temporaries(take, rows[1]) == [50_331_648, 24]
+
+
+def test_columns_of_a_wider_matrix_are_not_aligned_and_stage_less(take: Any) -> None:
+    """The bias gradient of a layer whose output was joined with others: an H200 was asked for these."""
+    joined = torch.empty(32_768, 411, device="cuda")
+    assert temporaries(take, joined[:, :256]) == [2_162_688, 32]
+
+
+@pytest.mark.parametrize(("start", "stride", "same"), [(4, 412, True), (2, 412, False), (4, 410, False)])
+def test_neighbours_are_read_together_if_all_rows_are_aligned(
+    take: Any, start: int, stride: int, same: bool
+) -> None:
+    joined = torch.empty(32_768, stride, device="cuda")
+    whole = torch.empty(32_768, 256, device="cuda")
+    assert (temporaries(take, joined[:, start : start + 256]) == temporaries(take, whole)) is same
+
+
+def test_neighbours_span_dimensions_that_join_in_memory(take: Any) -> None:
+    joined = torch.empty(32_768, 16, 6, device="cuda")
+    assert temporaries(take, joined) == temporaries(take, joined.flatten(1))
 
 
 def test_a_whole_sum_stages_one_value_a_block() -> None:
@@ -46,10 +72,10 @@ def test_a_whole_sum_stages_one_value_a_block() -> None:
     one = staging_bytes(
         inputs=262_144,
         outputs=1,
-        item_bytes=4,
         accumulate_bytes=4,
         along_fastest=True,
         whole=True,
+        vector=1,
         processors=132,
     )
     assert one == (128, 4)

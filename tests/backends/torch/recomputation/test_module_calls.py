@@ -94,7 +94,8 @@ def test_a_chosen_module_is_recomputed_as_if_the_script_did_it(simulate: Any, co
         net = Net().cuda()
         plain = count(observer.ledger.observation, partial(train, net)).peak
     assert peaks[0] == peaks[1]
-    assert peaks[0] == pytest.approx(plain - 2 * U, abs=2**20)  # a weight's gradient at the other peak
+    # At the other peak there are a weight's gradient and other buffers of sums.
+    assert peaks[0] == pytest.approx(plain - 2 * U, abs=2**22)
 
 
 def test_the_time_of_a_run_with_recomputed_modules_includes_them(simulate: Any) -> None:

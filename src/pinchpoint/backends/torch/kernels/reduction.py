@@ -8,6 +8,7 @@ reduction kernel and was compared event by event with an H200.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _MAX_THREADS = 512
 _WARP = 32
@@ -19,28 +20,26 @@ def staging_bytes(
     *,
     inputs: int,
     outputs: int,
-    item_bytes: int,
     accumulate_bytes: int,
     along_fastest: bool,
     whole: bool,
+    vector: int,
     processors: int,
 ) -> tuple[int, int]:
     """(buffer, semaphores) in bytes for reducing `inputs` values into each of `outputs` results.
 
     along_fastest: the reduced dimension is the one with the smallest stride
     whole: everything is reduced and contiguous, so that loads are vectorised
+    vector: neighbouring outputs that one thread computes, see `output_vector`
     """
     if inputs <= 1 or outputs < 1:
         return 0, 0
-    vector = 1
     if along_fastest:
-        width, height = inputs, outputs
+        width, height, vector = inputs, outputs, 1
         if whole and width > 128:
             width //= 4
     else:
-        width, height = outputs, inputs
-        vector = _output_vector(outputs, item_bytes)
-        width //= vector
+        width, height = outputs // vector, inputs
     threads = _MAX_THREADS // vector
     width_power, height_power = _power_below(min(width, threads)), _power_below(min(height, threads))
     block_width = min(width_power, _WARP)
@@ -68,12 +67,13 @@ def staging_bytes(
     return accumulate_bytes * outputs * blocks * per_output, 4 * grid
 
 
-def _output_vector(outputs: int, item_bytes: int) -> int:
-    """How many neighbouring outputs one thread computes; wider loads for narrow types are not used."""
-    for vector in (4, 2):
-        if outputs % vector == 0:
-            return vector
-    return 1
+def output_vector(counts: Iterable[int]) -> int:
+    """How many neighbouring outputs one thread computes: 4, 2 or 1.
+
+    counts: elements that the width must divide so that every load is aligned: the offset of the first, the
+    neighbouring outputs, and the strides of the other dimensions
+    """
+    return math.gcd(4, *counts)
 
 
 def _power_below(value: int) -> int:

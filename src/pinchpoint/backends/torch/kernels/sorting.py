@@ -1,6 +1,6 @@
 """Temporaries of operations that sort or select: radix sorts, medians, the largest, unique values.
 
-Read from torch 2.11 and CUB, and compared with the requests of 630 calls on an H200
+Read from torch 2.11 and CUB, and compared with the requests of 654 calls on an H200
 (benchmarks/results/sort_probe_h200.json). Blocks of other generations take other numbers of keys, which
 moves the 1 to 2 % beside the second buffers.
 """
@@ -8,6 +8,7 @@ moves the 1 to 2 % beside the second buffers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -161,12 +162,19 @@ def index_put(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Size
     """With accumulation, or if results are to be repeatable, the indices are linearised and sorted first."""
     arguments = arguments_by_name(func, args, kwargs)
     target, indices, values = (arguments[name] for name in ("self", "indices", "values"))
-    index_tensors = [index for index in indices if index is not None]
-    has_masks = any(index.dtype in _MASKS for index in index_tensors)
+    is_fill = values.numel() == 1 and any(index is not None and index.dtype in _MASKS for index in indices)
     is_sorted = arguments.get("accumulate", False) or (
-        torch.are_deterministic_algorithms_enabled() and not (has_masks and values.numel() == 1)  # a fill
+        torch.are_deterministic_algorithms_enabled() and not is_fill
     )
-    if not index_tensors or not is_sorted:
+    return _sorted_writes(target, indices, values) if is_sorted else []
+
+
+def _sorted_writes(
+    target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
+) -> Sizes:
+    """Places that are written to in order, sorted with where their values are; and copies."""
+    index_tensors = [index for index in indices if index is not None]
+    if not index_tensors:
         return []
     dims: list[int] = []  # that the indices replace
     dim = 0
@@ -175,7 +183,7 @@ def index_put(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Size
         dims += [] if index is None else range(dim, dim + width)
         dim += width
     slice_numel = target.numel() // max(math.prod(target.shape[d] for d in dims), 1)
-    if has_masks:  # how many are true is the number of values
+    if any(index.dtype in _MASKS for index in index_tensors):  # how many are true is the number of values
         count = max(index.numel() for index in index_tensors)
         count = count if values.numel() <= slice_numel else values.numel() // max(slice_numel, 1)
     else:
@@ -184,33 +192,37 @@ def index_put(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Size
     copies = [] if is_read else [count * slice_numel * target.element_size()]
     if not target.is_contiguous() or dims != list(range(dims[0], dims[0] + len(dims))):
         copies.append(bytes_of(target))
-    return [*copies, *_sorted_places(count, bits=target.numel().bit_length())]
+    sort_bytes = radix_sort_bytes(count, 8, bits=target.numel().bit_length())
+    return [*copies, *[8 * count] * 4, sort_bytes]
 
 
-def _sorted_places(count: int, *, bits: int = 64) -> list[int]:
-    """The places that `index_put` writes to, sorted with where their values are."""
-    return [8 * count] * 4 + [radix_sort_bytes(count, 8, bits=bits)]
-
-
-def index_add(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
+def index_add(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """Repeatable sums and copies are written by `index_put`; a sum from the source times a factor."""
     if not torch.are_deterministic_algorithms_enabled():
         return []
     arguments = arguments_by_name(func, args, kwargs)
-    count, source = arguments["index"].numel(), arguments["source"]
-    most = bytes_of(source) + sum(_sorted_places(count))
-    return [Span(most, 0, most)]  # read from torch's source alone
+    target, index, source = (arguments[name] for name in ("self", "index", "source"))
+    indices = [None] * wrapped_dim(arguments["dim"], target) + [index]
+    scaled = [bytes_of(source)] if "index_add" in func.name() else []
+    return [*scaled, *_sorted_writes(target, indices, source)]
 
 
 def scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
-    """Repeatable results are written by `index_put`, at places that are computed from all coordinates."""
-    if not torch.are_deterministic_algorithms_enabled():
+    """Repeatable results are written by `index_put`, whole slices at once."""
+    arguments = arguments_by_name(func, args, kwargs)
+    target, index, source = (arguments.get(name) for name in ("self", "index", "src"))
+    if not torch.are_deterministic_algorithms_enabled() or source is None:  # a number is not sorted
         return []
-    target, index = args[0], arguments_by_name(func, args, kwargs)["index"]
-    count, dims = index.numel(), max(target.dim(), 1)
-    coordinates = 0 if dims == 1 else 8 * count * (dims + 1) + bytes_of(target)
-    most = coordinates + target.element_size() * count + sum(_sorted_places(count))
-    return [Span(most, 0, most)]  # read from torch's source alone
+    dim, dims = wrapped_dim(arguments["dim"], target), range(index.dim())
+    if all(index.stride(d) == 0 for d in dims if d != dim):  # whole slices
+        for d in reversed(dims):
+            index = index if d == dim else index.select(d, 0)
+        sizes = _sorted_writes(target, [None] * dim + [index], source)
+    else:
+        sizes = _sorted_writes(target, [index] * target.dim(), source)
+    most = sum(sizes)
+    is_sum = arguments.get("reduce", "sum") in ("sum", "add", "mean")
+    return [*sizes] if is_sum else [Span(most, 0, most)]  # others are not measured
 
 
 def unique(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:

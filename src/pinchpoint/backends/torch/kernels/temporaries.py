@@ -15,7 +15,7 @@ import torch
 from pinchpoint.backends.torch.kernels import layouts, library_buffers, sorting
 from pinchpoint.backends.torch.kernels.library_buffers import Model, Sizes, arguments_by_name, bytes_of
 from pinchpoint.backends.torch.kernels.matrix_products import copied_matrices
-from pinchpoint.backends.torch.kernels.reduction import staging_bytes
+from pinchpoint.backends.torch.kernels.reduction import output_vector, staging_bytes
 
 _aten = torch.ops.aten
 
@@ -62,13 +62,27 @@ def reduce_sizes(
     buffer, semaphores = staging_bytes(
         inputs=inputs,
         outputs=outputs,
-        item_bytes=source.element_size(),
         accumulate_bytes=accumulate,
         along_fastest=along,
         whole=whole,
+        vector=1 if along else _vector(source, fastest, dims),
         processors=model.processors,
     )
     return [buffer, semaphores]
+
+
+def _vector(source: torch.Tensor, fastest: int, dims: tuple[int, ...]) -> int:
+    """How many neighbouring outputs one thread computes; `fastest` is the dimension they lie along."""
+    if source.stride(fastest) != 1:
+        return 1
+    neighbours = source.shape[fastest]
+    others = [d for d in range(source.dim()) if d != fastest and source.shape[d] > 1]
+    for dim in reversed(range(fastest)):  # dimensions that join it in memory and in the output
+        if dim not in others or dim in dims or source.stride(dim) != neighbours:
+            break
+        neighbours *= source.shape[dim]
+        others.remove(dim)
+    return output_vector([source.storage_offset(), neighbours, *map(source.stride, others)])
 
 
 def _index_parts(source: torch.Tensor) -> tuple[int, int] | None:
@@ -212,10 +226,10 @@ def _layer_norm_backward(model: Model, func: Any, args: Any, kwargs: Any, out: A
     staging, _ = staging_bytes(
         inputs=parts,
         outputs=width,
-        item_bytes=item_bytes,
         accumulate_bytes=4,
         along_fastest=False,
         whole=False,
+        vector=output_vector([width]),
         processors=model.processors,
     )
     return [*copies, *sums, staging]
