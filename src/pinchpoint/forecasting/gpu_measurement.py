@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from pinchpoint.core import errors, targets
@@ -37,9 +39,19 @@ def check_measurable(target: Target) -> None:
 
 
 def measure(
-    target: Target, forecast: Forecast, *, chunk: int | None, steps: int, seed: int, timeout_s: float
+    target: Target,
+    forecast: Forecast,
+    *,
+    chunk: int | None,
+    steps: int,
+    seed: int,
+    timeout_s: float,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Peaks of `steps` real steps: allocated_bytes, reserved_bytes and total_bytes."""
+    """Peaks of `steps` real steps: allocated_bytes, reserved_bytes and total_bytes.
+
+    environment: variables that the process gets besides those of this one
+    """
     request = {
         "target": asdict(target),
         "framework": forecast.framework,
@@ -58,7 +70,7 @@ def measure(
             input=json.dumps(request),
             capture_output=True,
             text=True,
-            env=os.environ,
+            env={**os.environ, **environment},
             check=False,
             timeout=timeout_s,
         )

@@ -168,6 +168,45 @@ def test_the_step_is_compiled_with_the_kernels_to_expect(monkeypatch: pytest.Mon
     assert analyses.tuning is not None and analyses.tuning[0] == 310_378_752 - 256
 
 
+def test_a_product_without_a_kernel_of_xla_is_left_to_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA names the product; a narrow one, for which its own kernel would be expected."""
+    stats = SimpleNamespace(
+        argument_size_in_bytes=10, output_size_in_bytes=5, temp_size_in_bytes=7, alias_size_in_bytes=2
+    )
+    compilations: list[int] = []
+
+    def compile_(compiler_options: dict[str, Any]) -> Any:
+        if "xla_dump_to" in compiler_options:
+            products(Path(compiler_options["xla_dump_to"]), SCALED_BATCH)
+            raise RuntimeError("NOT_FOUND: no cached config")
+        cache = Path(compiler_options["xla_gpu_per_fusion_autotune_cache_dir"])
+        compilations.append(len(list(cache.iterdir())))
+        if not compilations[-1]:
+            raise RuntimeError(
+                "INTERNAL: No supported config found for HLO: %d = f32[128,1024,64]{2,1,0} fusion(%a, %b), "
+                "kind=kCustom, calls=%fused, metadata={}"
+            )
+        return SimpleNamespace(memory_analysis=lambda: stats)
+
+    monkeypatch.setattr(compat, "cuda_plugin", lambda: "jax-cuda13-plugin 0.0")
+    monkeypatch.setattr(HoistedStep, "lower", lambda self, sharding: SimpleNamespace(compile=compile_))
+    step = hoist(trace(jax.jit(jnp.tanh), (jax.ShapeDtypeStruct((4,), jnp.float32),)))
+    analyses = xla.analyse(step, devices=lambda config: jax.devices("cpu"), **HOPPER)
+    assert analyses.added_bytes == (10,) and len(compilations) == 2 and compilations[1]
+
+
+def test_the_products_that_a_message_names_are_found() -> None:
+    one, two, three = (
+        autotuning.Product("", 1, 1, 1, 1, (), 0, 0, names=names) for names in (("a", "b"), ("c",), ("d.1",))
+    )
+    message = (
+        "2 of 3. No supported config found for HLO: %x = f32[] fusion(%p), calls=%b, metadata={calls=%c}\n"
+        "No supported config found for HLO: %y = f32[] fusion(%q), calls=%d.1, backend"
+    )
+    assert autotuning.without_kernel([one, two, three], message) == [one, three]
+    assert autotuning.without_kernel([one, two, three], "RESOURCE_EXHAUSTED") == []
+
+
 def test_the_card_in_a_key_is_the_one_compiled_for() -> None:
     assert autotuning.card_key(chip_for(**HOPPER)) == (
         "CUDA: 9.0, Cores: 132, GPU clock: 1.98 GHz, Memory bandwidth: 4814 GB/s, L2 cache: 60 MB, "

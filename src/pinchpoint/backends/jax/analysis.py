@@ -17,7 +17,7 @@ from pinchpoint.backends.jax import library_memory, xla
 from pinchpoint.backends.jax.argument_roles import Role, roles, trains
 from pinchpoint.backends.jax.captured_arrays import hoist
 from pinchpoint.backends.jax.compile_targets import matmul_workspace
-from pinchpoint.backends.jax.fake_devices import fake_cuda
+from pinchpoint.backends.jax.fake_devices import fake_cuda, trace_for
 from pinchpoint.backends.jax.liveness import Alive, Walk, walk
 from pinchpoint.backends.jax.program import Program, assign_phases, bytes_of, read_program
 from pinchpoint.backends.jax.tracing import TracedStep, trace, trace_factory
@@ -76,7 +76,7 @@ def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observa
     built with real arrays on the CPU.
     """
     note: tuple[str, ...] = ()
-    with fake_cuda():
+    with fake_cuda(), trace_for(card.capability, card.memory_bytes):
         try:
             traced_step, processed = trace_factory(make)
         except Exception as error:

@@ -17,7 +17,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinchpoint.backends.jax import compat
@@ -57,6 +57,7 @@ class Product:
     """A fusion with a matrix product of `batch` matrices (rows x inner) @ (inner x columns).
 
     key: the fusion's text in XLA's canonical form
+    names: of the computations with this text
     prepared_bytes: what cuBLAS's way adds to workspace: operands that must be computed first
     """
 
@@ -69,6 +70,7 @@ class Product:
     output_bytes: int
     prepared_bytes: int
     itemsize: int = 4  # bytes of a number of its operands
+    names: tuple[str, ...] = ()
 
     def tuning_bytes(self, workspace_bytes: int) -> int:
         """Memory while XLA tries kernels: operands, a reference output, an output, cuBLAS's temporaries."""
@@ -124,11 +126,11 @@ def read_fusions(folder: Path) -> Fusions | None:
         return None
     products: dict[str, Product] = {}
     other_bytes = 0
-    for body, has_kernel in _bodies(text, canonical):
+    for name, body, has_kernel in _bodies(text, canonical):
         if " dot(" not in body:
             other_bytes = max(other_bytes, 0 if has_kernel else _other_tuning_bytes(body))
-        elif body not in products and (product := _product(body)) is not None:
-            products[body] = product
+        elif (product := products.get(body) or _product(body)) is not None:
+            products[body] = replace(product, names=(*product.names, name))
     return Fusions(tuple(products.values()), other_bytes, convolution_tuning_bytes(canonical))
 
 
@@ -152,6 +154,12 @@ def choice_options(folder: Path) -> dict[str, bool | int | str]:
     }
 
 
+def without_kernel(products: Iterable[Product], message: str) -> list[Product]:
+    """The products that XLA says it has no kernel of its own for."""
+    named = set(re.findall(r"No supported config found for HLO: .*?calls=%?([\w.\-]+)", message))
+    return [product for product in products if named & set(product.names)]
+
+
 def card_key(chip: Chip) -> str:
     """The card in the key of a tuning result."""
     major, minor = chip.capability
@@ -161,8 +169,8 @@ def card_key(chip: Chip) -> str:
     )
 
 
-def _bodies(text: str, canonical: str) -> Iterator[tuple[str, bool]]:
-    """The bodies of the fusions that are tuned, written as XLA writes them in its keys.
+def _bodies(text: str, canonical: str) -> Iterator[tuple[str, str, bool]]:
+    """Names and bodies of the fusions that are tuned, written as XLA writes them in its keys.
 
     With each: whether XLA has already chosen a kernel, as for a softmax; this does not hold for products.
     """
@@ -174,7 +182,7 @@ def _bodies(text: str, canonical: str) -> Iterator[tuple[str, bool]]:
     for name, block in zip(names, blocks, strict=True):
         operations = {op for _, _, _, op, _ in _LINE.findall(block)}
         if operations & _TUNED and not operations & _NOT_TUNED:
-            yield _CONSTANT.sub(_essential_constant, block), name in chosen
+            yield name, _CONSTANT.sub(_essential_constant, block), name in chosen
 
 
 def _other_tuning_bytes(body: str) -> int:

@@ -150,6 +150,20 @@ def topology_devices(target_config: str, count: int = 1) -> list[Any]:
     ).devices
 
 
+@contextmanager
+def abstract_card(kind: str, cores: int) -> Iterator[None]:
+    """Within this context, JAX (from 0.11) lowers kernels of Pallas for a card that need not be installed."""
+    try:
+        from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+        mesh = AbstractMesh((), (), abstract_device=AbstractDevice(kind, cores, "gpu"))
+    except (ImportError, TypeError):
+        yield
+        return
+    with use_abstract_mesh(mesh):
+        yield
+
+
 def canonical_hlo(text: str) -> str:
     """A program in HLO text, as XLA writes it in the keys of its tuning results; "" if that changed."""
     try:

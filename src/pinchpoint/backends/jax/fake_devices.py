@@ -2,16 +2,24 @@
 
 `jax.devices("cuda")` returns the CPU's devices, so that a factory which places its arrays on the
 requested device can be built. On a machine with a GPU nothing changes.
+
+`trace_for` names the card that a target is traced for; `traced_capability` tells it to code that has kernels
+for some cards only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 
+from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.compile_targets import Capability, chip_for
+
+_capability: ContextVar[Capability | None] = ContextVar("capability", default=None)
 _FUNCTIONS = ("devices", "local_devices", "device_count", "local_device_count")
 _CUDA = ("cuda", "gpu")
 
@@ -42,3 +50,20 @@ def _with_cpu_fallback(function: Callable[..., Any], *, position: int) -> Callab
             return function(*args, **options)
 
     return query
+
+
+@contextmanager
+def trace_for(capability: Capability, memory_bytes: int) -> Iterator[None]:
+    """Trace for this card, also kernels of Pallas, which depend on it."""
+    token = _capability.set(capability)
+    chip = chip_for(capability, memory_bytes)
+    try:
+        with compat.abstract_card(f"NVIDIA {chip.name}", chip.cores):
+            yield
+    finally:
+        _capability.reset(token)
+
+
+def traced_capability() -> Capability | None:
+    """The compute capability of the card that a forecast is made for; None outside of forecasts."""
+    return _capability.get()

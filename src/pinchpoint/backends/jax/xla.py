@@ -43,6 +43,9 @@ OPTIONS: tuple[Options, ...] = (
 )
 
 
+_ATTEMPTS = 12  # compilations, each with cuBLAS for one more product that has no kernel of XLA's own
+
+
 class NoAnalysis(Exception):
     """XLA cannot analyse this step for a CUDA card on this machine; the message says why."""
 
@@ -157,15 +160,20 @@ def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | 
     tuning = fusions.tuning_bytes(workspace)
     if analysis is not None:
         return Analyses(analysis, tuning=tuning)
-    products = fusions.products
-    for chosen in ([product for product in products if product.prefers_cublas], products):
+    chosen = [product for product in fusions.products if product.prefers_cublas]
+    for _ in range(_ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
             autotuning.write_choices(Path(path), chosen, chip, workspace_bytes=workspace)
             try:
                 analysis = _compile(lowered, autotuning.choice_options(Path(path)), target)
-            except (NotImplementedError, RuntimeError):  # none of XLA's own kernels works for a product
-                continue
-        return Analyses(analysis, tuning=tuning)
+                return Analyses(analysis, tuning=tuning)
+            except (NotImplementedError, RuntimeError) as error:
+                missing = autotuning.without_kernel(fusions.products, str(error))
+        if not missing or missing[0] in chosen:
+            missing = [product for product in fusions.products if product not in chosen]
+        if not missing:
+            break
+        chosen += missing
     return None
 
 

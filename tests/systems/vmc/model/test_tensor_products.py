@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pinchpoint.backends.jax.fake_devices import trace_for, traced_capability
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.model import ferminet, pairs, tensor_products
 from pinchpoint.systems.vmc.model.config import NetConfig
@@ -278,6 +279,14 @@ def _compare_moves(
     difference = np.abs(after.log - plain.log)[same]
     # Near a node of psi, its logarithm magnifies rounding.
     assert np.quantile(difference, 0.98) < 1e-4 and difference.max() < 1e-2
+
+
+def test_a_forecast_is_made_with_the_kernels_of_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_products, "_has_backend", lambda: True)
+    for capability, expected in (((9, 0), True), ((8, 0), False)):
+        with trace_for(capability, 80 << 30):
+            assert tensor_products.device_applies() is expected
+    assert traced_capability() is None
 
 
 @pytest.mark.parametrize(

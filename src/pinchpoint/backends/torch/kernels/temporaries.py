@@ -56,33 +56,32 @@ def reduce_sizes(
         dim, count = parts
         inputs, outputs = (inputs // count, outputs) if dim in dims else (inputs, outputs // count)
     wide = [d for d in range(source.dim()) if source.shape[d] > 1]
-    fastest = min(wide, key=lambda d: (source.stride(d), -d), default=0)
-    along = fastest in dims
-    whole = outputs == 1 and source.is_contiguous()
+    kept = [d for d in wide if d not in dims]  # in the order of the result
+    reduced = [source.stride(d) for d in wide if d in dims]
+    along = not kept or min(reduced, default=0) < source.stride(kept[-1])
     buffer, semaphores = staging_bytes(
         inputs=inputs,
         outputs=outputs,
         accumulate_bytes=accumulate,
         along_fastest=along,
-        whole=whole,
-        vector=1 if along else _vector(source, fastest, dims),
+        whole=outputs == 1 and source.is_contiguous(),
+        vector=1 if along else _vector(source, kept),
         processors=model.processors,
     )
     return [buffer, semaphores]
 
 
-def _vector(source: torch.Tensor, fastest: int, dims: tuple[int, ...]) -> int:
-    """How many neighbouring outputs one thread computes; `fastest` is the dimension they lie along."""
-    if source.stride(fastest) != 1:
+def _vector(source: torch.Tensor, kept: list[int]) -> int:
+    """How many neighbouring outputs one thread computes; the last dimension that is kept has neighbours."""
+    *outer, last = kept
+    if source.stride(last) != 1:
         return 1
-    neighbours = source.shape[fastest]
-    others = [d for d in range(source.dim()) if d != fastest and source.shape[d] > 1]
-    for dim in reversed(range(fastest)):  # dimensions that join it in memory and in the output
-        if dim not in others or dim in dims or source.stride(dim) != neighbours:
-            break
-        neighbours *= source.shape[dim]
-        others.remove(dim)
-    return output_vector([source.storage_offset(), neighbours, *map(source.stride, others)])
+    neighbours = source.shape[last]
+    while outer and source.stride(outer[-1]) == neighbours:
+        neighbours *= source.shape[outer.pop()]
+    joined = set(kept) - set(outer)
+    others = [d for d in range(source.dim()) if d not in joined and source.shape[d] > 1]
+    return output_vector([int(source.storage_offset()), neighbours, *map(source.stride, others)])
 
 
 def _index_parts(source: torch.Tensor) -> tuple[int, int] | None:
@@ -112,6 +111,10 @@ def _reduced_dims(func: Any, args: Any, kwargs: Any, source: torch.Tensor) -> tu
         return tuple(range(source.dim()))
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
     return tuple(d % max(source.dim(), 1) for d in dims)
+
+
+def _power(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [] if isinstance(args[0], torch.Tensor) else [8]  # a number as the base is copied to the card
 
 
 # --- indexing
@@ -297,6 +300,7 @@ def _safe_softmax(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> 
 
 FAMILIES: dict[str, layouts.Family] = {
     **{f"aten::{name}": family for name, family in layouts.COPIES.items()},
+    "aten::pow": _power,
     "aten::_ctc_loss_backward": library_buffers.ctc_loss_backward,
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::_softmax_backward_data": layouts.reading_contiguous(0, 1, family=_like_first),  # grad * output

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pinchpoint.backends.jax.fake_devices import traced_capability
 from pinchpoint.systems.vmc.model.determinants import WRITTEN_OUT
 from pinchpoint.systems.vmc.model.features import pair_components
 from pinchpoint.systems.vmc.model.layers import matmul, residual
@@ -44,7 +45,12 @@ def applies(*, width: int, dtype: Any, coordinates: int = 1) -> bool:
 
 
 def device_applies() -> bool:
-    """Return whether the default device is a Hopper GPU, without others, and this JAX can compile for it."""
+    """Return whether the default device is a Hopper GPU, without others, and this JAX can compile for it.
+
+    In a forecast, it is the GPU that the forecast is for.
+    """
+    if (capability := traced_capability()) is not None:
+        return capability[0] == 9 and _has_backend()
     if jax.device_count() > 1:  # a kernel is not spread over devices, of this process or of others
         return False
     device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
