@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,7 +127,9 @@ def add(
 ) -> None:
     """Add to the rows of a record what `add_to` says about their cases; an error is kept in its place."""
     record = json.loads(path.read_text()) if path.exists() else {"rows": {}}
-    record[label] = {"command": script_command(), "created": now(), "machine": describe()}
+    record.setdefault(label, []).append(
+        {"command": script_command(), "created": now(), "machine": describe()}
+    )
     rows: dict[str, dict[str, Any]] = record["rows"]
 
     def answer_of(case: Case) -> dict[str, Any]:
@@ -189,6 +192,7 @@ def main() -> None:
     elif args.what == "predict":
         add(args.record, "predict", chosen, predict_case, args.at_once)
     else:
+        import_module("torch")  # so that the record names the GPU
         add(args.record, "measure", chosen, measure_case, args.at_once)
 
 

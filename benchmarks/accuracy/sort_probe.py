@@ -1,4 +1,4 @@
-"""Requests to the CUDA allocator of operations that sort or add up, by operation, type and shape.
+"""Requests to the CUDA allocator of operations that sort, by operation, type and shape.
 
     PYTHONPATH=src python benchmarks/accuracy/sort_probe.py -o benchmarks/results/sort_probe_h200.json
 
@@ -161,18 +161,6 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "cumsum": lambda x: torch.cumsum(x, -1),
 }
 
-SUMS: dict[str, Callable[[Tensor], object]] = {
-    "sum over rows": lambda x: x.sum(0),
-    "sum over rows of a slice": lambda x: x[..., :256].sum(0),
-    "sum over rows of a slice from 2": lambda x: x[..., 2:258].sum(0),
-    "sum over rows of a transpose": lambda x: x.transpose(1, -1).sum(0),
-    "sum over columns": lambda x: x.sum(1),
-    "sum over rows of a repeated number": lambda x: x.flatten()[:1].expand(x.shape).sum(0),
-    "largest of each column of a slice": lambda x: x[..., :256].amax(0),
-    "variance of each column of a slice": lambda x: x[..., :256].var(0),
-}
-OPERATIONS |= SUMS
-
 UNIQUE = ("unique", "unique with inverse", "unique with counts", "unique with both")
 
 
@@ -223,10 +211,6 @@ def cases() -> list[tuple[str, str, tuple[int, ...]]]:
     chosen += [("index_put of columns", "int64", shape) for shape in long[:2]]
     chosen += [("index_put into a transpose", "int64", (1_000,))]
     chosen += [("cumsum", kind, shape) for kind in TYPES[1:] for shape in lengths]
-    wide = [(32_768, columns) for columns in (256, 258, 260, 410, 411, 412)]
-    deep = [(32_768, 16, 6), (32_768, 5, 3), (4_096, 64, 30), (64, 4_096, 66), (63, 4_096, 65)]
-    chosen += [(name, kind, shape) for name in SUMS for kind in ("float32", "bfloat16") for shape in wide]
-    chosen += [(name, "float32", shape) for name in list(SUMS)[:6] for shape in deep]
     return chosen
 
 

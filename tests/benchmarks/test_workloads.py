@@ -68,3 +68,22 @@ def test_a_step_without_a_forecast_is_not_measured(script: Any, tmp_path: Path) 
     case = script.Case("cloud", 10, "infer", "exact")
     script.add(tmp_path / "record.json", "measure", [case], script.measure_case, 1)
     assert "has no forecast" in script.show(tmp_path / "record.json")
+
+
+def test_forecasts_in_the_record_are_right() -> None:
+    """PyTorch: to 0.1 %. XLA chooses its kernels on the card: to 7 %, and inside the interval."""
+    rows = json.loads((ROOT / "benchmarks/results/workloads_h200.json").read_text())["rows"]
+    forecasts = {name: row["forecast"] for name, row in rows.items()}
+    peaks = {name: row["measured"]["allocated_bytes"] for name, row in rows.items()}
+    for name, forecast in forecasts.items():
+        if forecast["framework"] == "torch":
+            assert forecast["peak_allocated_bytes"] == pytest.approx(peaks[name], rel=1e-3), name
+        else:
+            assert forecast["peak_allocated_bytes"] == pytest.approx(peaks[name], rel=0.07), name
+            compiling = rows[name]["measured_while_compiling"]["allocated_bytes"]
+            assert forecast["low_bytes"] <= peaks[name] <= compiling <= forecast["high_bytes"], name
+
+
+def test_the_record_has_every_case(script: Any) -> None:
+    rows = json.loads((ROOT / "benchmarks/results/workloads_h200.json").read_text())["rows"]
+    assert {case.name for case in script.cases()} == set(rows)

@@ -102,6 +102,15 @@ def test_a_product_has_its_sizes(tmp_path: Path) -> None:
         (602112, 64, 16, False),  # 130 and 112
         (14336, 128, 64, False),  # 8 and 7
         (256, 256, 256, False),
+        (28672, 256, 64, False),
+        # Widths that are no powers of two, and few results of long sums: as an H200 chose.
+        (2048, 208, 64, True),
+        (512, 208, 64, False),
+        (32768, 40, 64, True),
+        (2048, 40, 64, False),
+        (7168, 224, 256, True),
+        (4, 8, 4096, True),
+        (64, 8, 512, False),
     ],
 )
 def test_narrow_and_small_products_are_left_to_xla(
@@ -118,6 +127,8 @@ def test_cublas_is_not_worth_an_operand_that_must_be_computed_first() -> None:
     assert not autotuning.Product(key="", **wide, **computed, itemsize=2).prefers_cublas
     short = {**wide, "rows": 65536, "columns": 128, "inner": 128}  # 41 and 27
     assert not autotuning.Product(key="", **short, **computed | {"prepared_bytes": 32 << 20}).prefers_cublas
+    uneven = {**wide, "rows": 28672, "columns": 224, "inner": 256}  # an H200 chose cuBLAS
+    assert autotuning.Product(key="", **uneven, **computed | {"prepared_bytes": 28 << 20}).prefers_cublas
 
 
 def test_fusions_with_a_reduction_or_a_transposition_are_tuned_too(tmp_path: Path) -> None:

@@ -42,9 +42,13 @@ _NOT_TUNED = frozenset({"scatter", "fusion", "while", "call", "conditional"})  #
 # or had no kernel of XLA's own.
 _NARROW = 64
 _SMALL = 1.3e9  # floating-point operations
+# They divide results into powers of two and compute what lies outside, too, so cuBLAS is chosen for smaller
+# products of another width; and for few results of long sums, which it divides.
+_LEAST_UNEVEN, _LEAST_WIDTH = 5e7, 32
+_FEW, _LONG = 64, 1024
 # To compute operands for cuBLAS first must be worthwhile: so many operations per byte of them, for 32-bit and
 # 16-bit numbers, from the rates of both kernels and of the memory.
-_PER_BYTE, _PER_BYTE_OF_HALF = 160, 1600
+_PER_BYTE, _PER_BYTE_OF_HALF = 100, 1600
 
 _BLOCK = re.compile(r"^\{\n.*?^\}", re.DOTALL | re.MULTILINE)
 _HEADER = re.compile(r"^%?([\w.\-]+) (?:\(.*)?\{$", re.MULTILINE)
@@ -79,11 +83,16 @@ class Product:
 
     @property
     def prefers_cublas(self) -> bool:
+        if self.batch == 1 and self.rows * self.columns <= _FEW and self.inner >= _LONG:
+            return True
         operations = 2 * self.batch * self.rows * self.columns * self.inner
-        worthwhile = max(
-            _SMALL, self.prepared_bytes * (_PER_BYTE if self.itemsize > 2 else _PER_BYTE_OF_HALF)
-        )
-        return min(self.rows, self.columns, self.inner) > _NARROW and operations >= worthwhile
+        width = min(self.rows, self.columns)
+        if is_uneven := width > _LEAST_WIDTH and width & (width - 1) != 0:
+            least = _LEAST_UNEVEN
+        else:
+            least = _SMALL
+        worthwhile = self.prepared_bytes * (_PER_BYTE if self.itemsize > 2 else _PER_BYTE_OF_HALF)
+        return (is_uneven or min(width, self.inner) > _NARROW) and operations >= max(least, worthwhile)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pinchpoint.backends.torch.kernels.reduction import output_vector, staging_bytes
+
+ROOT = Path(__file__).parents[4]
 
 
 def columns(rows: int, width: int, *, processors: int = 132) -> tuple[int, int]:
@@ -95,3 +101,15 @@ def test_a_tensor_beyond_32_bit_offsets_is_reduced_in_parts(observer: Any, take:
     gradient = torch.empty(32_768, 33_278, device="cuda")
     blocks = take(lambda: gradient.sum(0)).blocks
     assert max(block.bytes for block in blocks if block.role == "temporaries") == 34_076_672
+
+
+def test_sums_take_what_they_take_on_an_h200(
+    observer: Any, take: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the layout of what they read: the record is written by benchmarks/accuracy/sum_probe.py."""
+    requests = json.loads((ROOT / "benchmarks/results/sum_probe_h200.json").read_text())["requests"]
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks" / "accuracy"), *sys.path])
+    cases = importlib.import_module("sum_probe").cases()
+    assert list(cases) == list(requests)
+    found = {name: [block.bytes for block in take(call).blocks] for name, call in cases.items()}
+    assert found == requests
