@@ -120,6 +120,30 @@ def test_usual_writes_are_not_sorted(allocations: Any) -> None:
     assert {name for name, write in _writes().items() if allocations(write).peak > 600_000} == set()
 
 
+def test_repeatable_writes_copy_what_they_cannot_read(allocations: Any, repeatably: None) -> None:
+    index = torch.zeros(100_000, 4, dtype=torch.int64, device="cuda")
+    total = torch.zeros(1000, 4, device="cuda")
+    source = torch.ones(100_000, 8, device="cuda")
+    peaks = [
+        allocations(lambda values=values: total.scatter_add_(0, index, values)).peak
+        for values in (source[:, :4], source)
+    ]
+    assert peaks[0] == peaks[1]  # the part that is read lies in rows of 8
+    dense = torch.ones(100_000, 4, device="cuda")
+    assert peaks[1] - allocations(lambda: total.scatter_add_(0, index, dense)).peak == 1_600_000
+    peaks = [
+        allocations(lambda kind=kind: total.index_add_(0, index[:, 0].to(kind), dense)).peak
+        for kind in (torch.int64, torch.int32)
+    ]
+    assert peaks[1] > peaks[0]
+
+
+def test_nothing_is_written_by_no_index(allocations: Any, repeatably: None) -> None:
+    index = torch.zeros(5, 1, dtype=torch.int64, device="cuda").expand(5, 0)
+    empty = torch.zeros(5, 0, device="cuda")
+    assert allocations(lambda: torch.zeros(10, 0, device="cuda").scatter_add_(0, index, empty)).peak == 0
+
+
 def test_repeatable_writes_are_sorted_by_place(allocations: Any, repeatably: None) -> None:
     """48 bytes for each, of four lists of places and a sort."""
     results = {name: allocations(write) for name, write in _writes().items()}

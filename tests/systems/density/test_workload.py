@@ -111,15 +111,16 @@ def test_a_predicted_peak_is_that_of_all_chunks_though_few_are_looked_at() -> No
     assert 0 <= peaks[1] - peaks[0] <= 4 * (many - few) + 512
 
 
-def test_the_chunk_with_the_most_pairs_is_looked_at() -> None:
+def test_the_chunk_with_the_most_pairs_is_looked_at_after_the_first() -> None:
     bricks = Bricks(GRID, BRICK)
     near = Near(*map(torch.from_numpy, near_bricks(hafnia(), bricks, 4.0)))
     pieces = list(scaling._pieces(64 * 95, bricks.probes, 64 * 10))
     apart = near.offsets[:, None] - near.apart[:95, None]
     pairs = (apart.norm(dim=3) < 4.0).sum(dim=(1, 2)).split(10)
-    most = max(range(8), key=lambda at: int(pairs[at].sum()))
-    assert most  # the first chunk would not do
-    traced = scaling._traced(
-        pieces, 1, lambda piece: scaling._pairs(piece, near.apart.numpy(), near.offsets.numpy(), 4.0)
-    )
-    assert traced == [pieces[most], *pieces[-2:]]
+    most = max(range(1, 8), key=lambda at: int(pairs[at].sum()))
+    assert most > 1  # the first chunks would not do
+    of_bricks = scaling._pairs(near.apart.numpy(), near.offsets.numpy(), 4.0)
+    assert of_bricks[:95].tolist() == (apart.norm(dim=3) < 4.0).sum(dim=(1, 2)).tolist()
+    traced = scaling._traced(pieces, 1, of_bricks)
+    assert traced == [pieces[0], pieces[most], *pieces[-2:]]
+    assert scaling._traced(pieces, 1, None) == [pieces[0], *pieces[-2:]]

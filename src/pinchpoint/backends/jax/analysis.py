@@ -76,18 +76,21 @@ def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observa
     built with real arrays on the CPU.
     """
     note: tuple[str, ...] = ()
-    with fake_cuda(), trace_for(card.capability, card.memory_bytes):
+    with fake_cuda():
         try:
-            traced_step, processed = trace_factory(make)
+            with trace_for(card.capability, card.memory_bytes):
+                traced_step, processed = trace_factory(make)
         except Exception as error:
             # Build with real arrays to tell the cause: an error of the target itself is raised again here.
             case = unpack(make())
-            traced_step, processed = trace(case.step, case.args), case.processed
+            with trace_for(card.capability, card.memory_bytes):
+                traced_step, processed = trace(case.step, case.args), case.processed
             note = (
                 "the target was built with real arrays on the CPU, "
                 f"because building it from shapes raised {type(error).__name__}",
             )
-        observation = _observe(traced_step, card)
+        with trace_for(card.capability, card.memory_bytes):
+            observation = _observe(traced_step, card)
     return replace(observation, notes=observation.notes + note), processed
 
 

@@ -37,13 +37,12 @@ _PASSED_THROUGH = frozenset(
 UNSPLIT = 256 * _MIB
 _TUNED = frozenset({"dot", "reduce", "transpose"})
 _NOT_TUNED = frozenset({"scatter", "fusion", "while", "call", "conditional"})  # no fusion has the last four
-# XLA's own kernels are chosen for products that are narrow in one direction or small. Of 89 products of ten
-# programs that were timed on an H200, this chooses 76 as the card did; most others were as fast both ways
-# or had no kernel of XLA's own.
+# XLA's own kernels are chosen for products that are narrow in one direction or small: fitted to products of
+# ten programs that were timed on an H200, and then to those of six steps of `vmc`.
 _NARROW = 64
 _SMALL = 1.3e9  # floating-point operations
-# They divide results into powers of two and compute what lies outside, too, so cuBLAS is chosen for smaller
-# products of another width; and for few results of long sums, which it divides.
+# They work on blocks whose sides are powers of two, so part of the work is wasted at other widths, and cuBLAS
+# is chosen for smaller products; also for few results of long sums, which it divides.
 _LEAST_UNEVEN, _LEAST_WIDTH = 5e7, 32
 _FEW, _LONG = 64, 1024
 # To compute operands for cuBLAS first must be worthwhile: so many operations per byte of them, for 32-bit and
@@ -83,15 +82,15 @@ class Product:
 
     @property
     def prefers_cublas(self) -> bool:
-        if self.batch == 1 and self.rows * self.columns <= _FEW and self.inner >= _LONG:
-            return True
         operations = 2 * self.batch * self.rows * self.columns * self.inner
+        worthwhile = self.prepared_bytes * (_PER_BYTE if self.itemsize > 2 else _PER_BYTE_OF_HALF)
+        if self.batch == 1 and self.rows * self.columns <= _FEW and self.inner >= _LONG:
+            return operations >= worthwhile
         width = min(self.rows, self.columns)
         if is_uneven := width > _LEAST_WIDTH and width & (width - 1) != 0:
             least = _LEAST_UNEVEN
         else:
             least = _SMALL
-        worthwhile = self.prepared_bytes * (_PER_BYTE if self.itemsize > 2 else _PER_BYTE_OF_HALF)
         return (is_uneven or min(width, self.inner) > _NARROW) and operations >= max(least, worthwhile)
 
 

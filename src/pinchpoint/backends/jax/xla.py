@@ -43,7 +43,7 @@ OPTIONS: tuple[Options, ...] = (
 )
 
 
-_ATTEMPTS = 12  # compilations, each with cuBLAS for one more product that has no kernel of XLA's own
+_ATTEMPTS = 8  # compilations with cuBLAS for products that have no kernel of XLA's own; in the last, for all
 
 
 class NoAnalysis(Exception):
@@ -161,19 +161,19 @@ def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | 
     if analysis is not None:
         return Analyses(analysis, tuning=tuning)
     chosen = [product for product in fusions.products if product.prefers_cublas]
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
             autotuning.write_choices(Path(path), chosen, chip, workspace_bytes=workspace)
             try:
                 analysis = _compile(lowered, autotuning.choice_options(Path(path)), target)
                 return Analyses(analysis, tuning=tuning)
             except (NotImplementedError, RuntimeError) as error:
-                missing = autotuning.without_kernel(fusions.products, str(error))
-        if not missing or missing[0] in chosen:
-            missing = [product for product in fusions.products if product not in chosen]
-        if not missing:
+                named = autotuning.without_kernel(fusions.products, str(error))
+        rest = [product for product in fusions.products if product not in chosen]
+        if not rest:
             break
-        chosen += missing
+        missing = [product for product in named if product not in chosen]
+        chosen += missing if missing and attempt < _ATTEMPTS - 2 else rest
     return None
 
 

@@ -185,15 +185,17 @@ def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: i
     if total is None:
         total = int(counts.sum(dtype=torch.int32))
     points = counts.new_empty(total)
-    sums = None
-    is_recorded = not is_fake(points) and torch.cuda.is_current_stream_capturing()
-    if segments.cells > _BOARD_CELLS or is_recorded:
-        # For so many cells, a running sum by torch takes little time beside the draw. A recorded draw would
-        # find the sums of its first run on the board.
-        sums = counts.cumsum(0, dtype=torch.int32)
-    if not is_fake(points):
-        with on_device(points):
-            _kernels().draw(segments, counts.contiguous(), sums, of, points)
+    # For so many cells, a running sum by torch takes little time beside the draw.
+    needs_sums = segments.cells > _BOARD_CELLS
+    if is_fake(points):
+        if needs_sums:
+            counts.cumsum(0, dtype=torch.int32)
+        return points
+    with on_device(points):
+        # A recorded draw would find the sums of its first run on the board.
+        needs_sums = needs_sums or torch.cuda.is_current_stream_capturing()
+        sums = counts.cumsum(0, dtype=torch.int32) if needs_sums else None
+        _kernels().draw(segments, counts.contiguous(), sums, of, points)
     return points
 
 

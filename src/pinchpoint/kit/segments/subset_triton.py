@@ -72,6 +72,7 @@ def draw(segments: Segments, counts: Tensor, sums: Tensor | None, of: tuple[int,
     cells = segments.cells
     group = number = 0
     if sums is None:
+        assert cells <= _GROUP * _BOARD.value, "the board is too small"
         if (board := _boards.get(counts.device)) is None:
             board = _boards[counts.device] = _Board(counts.device)
         group, sums, number = _GROUP, board.sums, board.next_draw()

@@ -114,11 +114,8 @@ def build(
     atoms, apart, offsets = near_bricks(structure, bricks, config.cutoff_a)
     near = Near(*(torch.from_numpy(array).to(device) for array in (atoms, apart, offsets)))
     if is_fake(model.probes.readout):
-
-        def pairs(piece: Piece) -> int:
-            return _pairs(piece, apart, offsets, config.cutoff_a)
-
-        pieces = _traced(pieces, TRACED_CHUNKS[variant], None if variant == "scalar" else pairs)
+        pairs = None if variant == "scalar" else _pairs(apart, offsets, config.cutoff_a)
+        pieces = _traced(pieces, TRACED_CHUNKS[variant], pairs)
     job = Job(form, model, graph, near, pieces, size, once=variant != "original")
     return Case(
         step=_train(job) if mode == "train" else torch.no_grad()(lambda: _infer(job)),
@@ -157,22 +154,24 @@ def _pieces(size: int, brick: int, chunk: int) -> Iterator[Piece]:
         yield Piece(whole, 1, rest, whole * brick)
 
 
-def _traced(pieces: list[Piece], whole: int, pairs: Callable[[Piece], int] | None) -> list[Piece]:
-    """Return chunks that represent all of them: some of the whole ones, and the last two.
+def _traced(pieces: list[Piece], whole: int, pairs: np.ndarray | None) -> list[Piece]:
+    """Return chunks that represent all of them: the first whole ones, the largest, and the last two.
 
-    pairs: of a chunk; those with the most are taken. None: whole chunks are alike.
+    pairs: of every brick. None: whole chunks are alike. A later chunk also holds gradients of the first.
     """
     if len(pieces) <= whole + 2:
         return pieces
-    first = pieces[:-2] if pairs is None else sorted(pieces[:-2], key=pairs, reverse=True)
-    return [*first[:whole], *pieces[-2:]]
+    largest = [] if pairs is None else [max(pieces[whole:-2], key=lambda piece: _pairs_of(piece, pairs))]
+    return [*pieces[:whole], *largest, *pieces[-2:]]
 
 
-def _pairs(piece: Piece, apart: np.ndarray, offsets: np.ndarray, cutoff_a: float) -> int:
-    """The number of probes and atoms of a chunk that are closer than the cutoff."""
-    bricks = np.arange(piece.first, piece.first + piece.count) % len(apart)
-    vectors = offsets[: piece.probes, None] - apart[bricks][:, None]
-    return int((np.square(vectors).sum(-1) < cutoff_a**2).sum())
+def _pairs(apart: np.ndarray, offsets: np.ndarray, cutoff_a: float) -> np.ndarray:
+    """The numbers of probes and atoms of every brick that are closer than the cutoff."""
+    return np.array([(np.square(offsets[:, None] - brick).sum(-1) < cutoff_a**2).sum() for brick in apart])
+
+
+def _pairs_of(piece: Piece, pairs: np.ndarray) -> int:
+    return int(pairs[np.arange(piece.first, piece.first + piece.count) % len(pairs)].sum())
 
 
 def _infer(job: Job) -> Tensor:

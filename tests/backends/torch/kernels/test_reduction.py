@@ -68,6 +68,26 @@ def test_neighbours_are_read_together_if_all_rows_are_aligned(
     assert (temporaries(take, joined[:, start : start + 256]) == temporaries(take, whole)) is same
 
 
+def test_a_repeated_dimension_is_sorted_like_any_other(take: Any) -> None:
+    """torch compares it with no other, so the sum is divided like that of a dense tensor."""
+    repeated = torch.empty(1, 1024, 256, device="cuda").expand(64, -1, -1)
+    dense = torch.empty(64, 1024, 256, device="cuda")
+    sizes = [
+        [block.bytes for block in take(lambda x=x: x.sum((0, 1))).blocks if block.role == "temporaries"]
+        for x in (repeated, dense)
+    ]
+    assert sizes[0] == sizes[1] != []
+
+
+def test_places_of_the_largest_are_staged_with_them(take: Any) -> None:
+    rows = torch.empty(32_768, 256, device="cuda")
+    sizes = [
+        max(block.bytes for block in take(call).blocks)
+        for call in (lambda: rows.max(0), lambda: rows.argmax(0), lambda: rows.amax(0))
+    ]
+    assert sizes[0] == sizes[1] == 4 * sizes[2]
+
+
 def test_neighbours_span_dimensions_that_join_in_memory(take: Any) -> None:
     joined = torch.empty(32_768, 16, 6, device="cuda")
     assert temporaries(take, joined) == temporaries(take, joined.flatten(1))

@@ -30,12 +30,12 @@ def staging_bytes(
 
     along_fastest: the reduced dimension is the one with the smallest stride
     whole: everything is reduced and contiguous, so that loads are vectorised
-    vector: neighbouring outputs that one thread computes, see `output_vector`
+    vector: neighbouring outputs that one thread computes, see `output_vector`; 1 along the fastest dimension
     """
     if inputs <= 1 or outputs < 1:
         return 0, 0
     if along_fastest:
-        width, height, vector = inputs, outputs, 1
+        width, height = inputs, outputs
         if whole and width > 128:
             width //= 4
     else:

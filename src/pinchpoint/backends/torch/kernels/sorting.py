@@ -203,8 +203,10 @@ def index_add(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Size
     arguments = arguments_by_name(func, args, kwargs)
     target, index, source = (arguments[name] for name in ("self", "index", "source"))
     indices = [None] * wrapped_dim(arguments["dim"], target) + [index]
-    scaled = [bytes_of(source)] if "index_add" in func.name() else []
-    return [*scaled, *_sorted_writes(target, indices, source)]
+    copies = [bytes_of(source)] if "index_add" in func.name() else []  # times a factor
+    if index.dtype is not torch.int64:
+        copies.append(8 * index.numel())
+    return [*copies, *_sorted_writes(target, indices, source)]
 
 
 def scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -214,7 +216,10 @@ def scatter(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     if not torch.are_deterministic_algorithms_enabled() or not is_sum or "src" not in arguments:
         return []
     target, index, source = (arguments[name] for name in ("self", "index", "src"))
+    if index.numel() == 0 or target.dim() == 0:
+        return []
     dim, dims = wrapped_dim(arguments["dim"], target), range(index.dim())
+    source = source.as_strided(index.shape, source.stride())  # the part that is read
     if any(index.stride(d) for d in dims if d != dim):
         return _sorted_writes(target, [index] * target.dim(), source)
     for d in reversed(dims):

@@ -41,7 +41,9 @@ def _reduction(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Siz
             8 * source.numel(),
             *reduce_sizes(model, source, result.numel(), 8, _reduced_dims(func, args, kwargs, source)),
         ]
-    accumulate = _ACCUMULATE_BYTES.get(func.name().split(".")[0], 4)
+    name = func.name().split(".")[0]
+    has_places = name in ("aten::max", "aten::min") and result is not out  # with a dimension
+    accumulate = 16 if has_places else _ACCUMULATE_BYTES.get(name, 4)
     if source.dtype in (torch.float64, torch.int64):
         accumulate = max(accumulate, 8)
     return reduce_sizes(model, source, result.numel(), accumulate, _reduced_dims(func, args, kwargs, source))
@@ -57,8 +59,10 @@ def reduce_sizes(
         inputs, outputs = (inputs // count, outputs) if dim in dims else (inputs, outputs // count)
     wide = [d for d in range(source.dim()) if source.shape[d] > 1]
     kept = [d for d in wide if d not in dims]  # in the order of the result
-    reduced = [source.stride(d) for d in wide if d in dims]
-    along = not kept or min(reduced, default=0) < source.stride(kept[-1])
+    reduced = [d for d in wide if d in dims]
+    if not reduced:
+        return []
+    along = not kept or source.stride(_first(source, reduced)) < source.stride(kept[-1])
     buffer, semaphores = staging_bytes(
         inputs=inputs,
         outputs=outputs,
@@ -71,6 +75,22 @@ def reduce_sizes(
     return [buffer, semaphores]
 
 
+def _first(source: torch.Tensor, dims: list[int]) -> int:
+    """The dimension that torch puts first when it sorts them by stride; a repeated one is like any other."""
+    order = dims[::-1]
+    for number in range(1, len(order)):
+        at = number
+        for before in reversed(range(number)):
+            one, other = order[before], order[at]
+            if source.stride(one) == 0 or source.stride(other) == 0:
+                continue
+            if (source.stride(one), source.shape[one]) > (source.stride(other), source.shape[other]):
+                order[before], order[at], at = other, one, before
+            elif source.stride(one) < source.stride(other):
+                break
+    return order[0]
+
+
 def _vector(source: torch.Tensor, kept: list[int]) -> int:
     """How many neighbouring outputs one thread computes; the last dimension that is kept has neighbours."""
     *outer, last = kept
@@ -79,9 +99,9 @@ def _vector(source: torch.Tensor, kept: list[int]) -> int:
     neighbours = source.shape[last]
     while outer and source.stride(outer[-1]) == neighbours:
         neighbours *= source.shape[outer.pop()]
-    joined = set(kept) - set(outer)
-    others = [d for d in range(source.dim()) if d not in joined and source.shape[d] > 1]
-    return output_vector([int(source.storage_offset()), neighbours, *map(source.stride, others)])
+    joined_dims = set(kept) - set(outer)
+    other_dims = [d for d in range(source.dim()) if d not in joined_dims and source.shape[d] > 1]
+    return output_vector([int(source.storage_offset()), neighbours, *map(source.stride, other_dims)])
 
 
 def _index_parts(source: torch.Tensor) -> tuple[int, int] | None:
