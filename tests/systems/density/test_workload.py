@@ -86,10 +86,10 @@ def test_no_neighbour_of_a_brick_is_missed() -> None:
     for brick in rng.integers(bricks.count, size=5).tolist():
         corner = np.array(np.unravel_index(brick, bricks.along)) * BRICK
         vectors = offsets[:, None] - apart[brick][None]
-        found = (np.linalg.norm(vectors, axis=2) < 4.0).sum(axis=1).tolist()
+        counts = (np.linalg.norm(vectors, axis=2) < 4.0).sum(axis=1).tolist()
         for at in (0, 21, 63):
             point = (corner + np.unravel_index(at, BRICK)) / GRID @ structure.lattice
-            assert found[at] == (np.linalg.norm(images.positions - point, axis=1) < 4.0).sum()
+            assert counts[at] == (np.linalg.norm(images.positions - point, axis=1) < 4.0).sum()
 
 
 def test_no_probes_and_chunks_of_none_are_refused() -> None:

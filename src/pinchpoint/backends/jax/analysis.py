@@ -11,6 +11,7 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from pinchpoint.backends.jax import library_memory, xla
@@ -76,20 +77,21 @@ def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observa
     built with real arrays on the CPU.
     """
     note: tuple[str, ...] = ()
+    for_card = partial(trace_for, card.capability, card.memory_bytes)
     with fake_cuda():
         try:
-            with trace_for(card.capability, card.memory_bytes):
+            with for_card():
                 traced_step, processed = trace_factory(make)
         except Exception as error:
             # Build with real arrays to tell the cause: an error of the target itself is raised again here.
             case = unpack(make())
-            with trace_for(card.capability, card.memory_bytes):
+            with for_card():
                 traced_step, processed = trace(case.step, case.args), case.processed
             note = (
                 "the target was built with real arrays on the CPU, "
                 f"because building it from shapes raised {type(error).__name__}",
             )
-        with trace_for(card.capability, card.memory_bytes):
+        with for_card():
             observation = _observe(traced_step, card)
     return replace(observation, notes=observation.notes + note), processed
 

@@ -41,9 +41,8 @@ OPTIONS: tuple[Options, ...] = (
     {"xla_gpu_autotune_level": 0},
     {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},
 )
-
-
-_ATTEMPTS = 8  # compilations with cuBLAS for products that have no kernel of XLA's own; in the last, for all
+# Compilations, with cuBLAS for more and more products that have no kernel of XLA's own; in the last, for all.
+_ATTEMPTS = 8
 
 
 class NoAnalysis(Exception):

@@ -131,5 +131,5 @@ def test_sums_take_what_they_take_on_an_h200(
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks" / "accuracy"), *sys.path])
     cases = importlib.import_module("sum_probe").cases()
     assert list(cases) == list(requests)
-    found = {name: [block.bytes for block in take(call).blocks] for name, call in cases.items()}
-    assert found == requests
+    sizes = {name: [block.bytes for block in take(call).blocks] for name, call in cases.items()}
+    assert sizes == requests

@@ -57,19 +57,19 @@ def reduce_sizes(
         # Each part is reduced after the other, with a buffer of its own.
         dim, count = parts
         inputs, outputs = (inputs // count, outputs) if dim in dims else (inputs, outputs // count)
-    wide = [d for d in range(source.dim()) if source.shape[d] > 1]
-    kept = [d for d in wide if d not in dims]  # in the order of the result
-    reduced = [d for d in wide if d in dims]
-    if not reduced:
+    long_dims = [d for d in range(source.dim()) if source.shape[d] > 1]
+    result_dims = [d for d in long_dims if d not in dims]
+    sum_dims = [d for d in long_dims if d in dims]
+    if not sum_dims:
         return []
-    along = not kept or source.stride(_first(source, reduced)) < source.stride(kept[-1])
+    along = not result_dims or source.stride(_first(source, sum_dims)) < source.stride(result_dims[-1])
     buffer, semaphores = staging_bytes(
         inputs=inputs,
         outputs=outputs,
         accumulate_bytes=accumulate,
         along_fastest=along,
         whole=outputs == 1 and source.is_contiguous(),
-        vector=1 if along else _vector(source, kept),
+        vector=1 if along else _vector(source, result_dims),
         processors=model.processors,
     )
     return [buffer, semaphores]
@@ -91,15 +91,15 @@ def _first(source: torch.Tensor, dims: list[int]) -> int:
     return order[0]
 
 
-def _vector(source: torch.Tensor, kept: list[int]) -> int:
-    """How many neighbouring outputs one thread computes; the last dimension that is kept has neighbours."""
-    *outer, last = kept
+def _vector(source: torch.Tensor, result_dims: list[int]) -> int:
+    """How many neighbouring outputs one thread computes; neighbours lie along the result's last dimension."""
+    *outer, last = result_dims
     if source.stride(last) != 1:
         return 1
     neighbours = source.shape[last]
     while outer and source.stride(outer[-1]) == neighbours:
         neighbours *= source.shape[outer.pop()]
-    joined_dims = set(kept) - set(outer)
+    joined_dims = set(result_dims) - set(outer)
     other_dims = [d for d in range(source.dim()) if d not in joined_dims and source.shape[d] > 1]
     return output_vector([int(source.storage_offset()), neighbours, *map(source.stride, other_dims)])
 
